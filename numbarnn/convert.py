@@ -289,7 +289,7 @@ def _onnx_model(layer, state, lengths):
     if not (_is_built_in(layer) or hasattr(layer.stack.cell, "structure")):
         raise ValueError(f"ONNX models need a cell's equations, but cell {layer.cell} is written as functions")
     if layer.dtype == "bfloat16":
-        raise ValueError("ONNX models of custom cells are float16, float32 or float64: convert the layer's weights")
+        raise ValueError("ONNX models of custom cells are float16, float32 or float64. Convert the layer's weights")
     return onnx_scan.write(layer.stack, layer.state_dict(), describe(layer), layer.batch_first, state, lengths)
 
 
@@ -355,7 +355,7 @@ def _network(layer):
     if not (_is_built_in(layer) or layer.cell in _CLASSES):
         raise ValueError(
             f"layer must have one of the cells {', '.join(_CLASSES)}, got {layer.cell!r}: PyTorch and Keras have no "
-            "such layer; write it by to_onnx or save_safetensors"
+            "such layer. Write it by to_onnx or save_safetensors"
         )
     network = replace(infer(layer.state_dict(), layer.cell), cell_clip=layer.cell_clip)
     if layer.input_mode == "given":  # cannot be inferred from the arrays

@@ -57,7 +57,7 @@ def _apply(op, *values):
 def _number(name, value, least=None):
     """Return `value` as a float; raise an error unless it is a number of at least `least`. `name` is for messages."""
     if isinstance(value, Traced):
-        raise error(f"{name} must be a number, not {value._what()}: write the function out, with where(...)")
+        raise error(f"{name} must be a number, not {value._what()}. Write the function out, with where(...)")
     if isinstance(value, str) or not hasattr(value, "__float__"):
         raise TypeError(f"{name} must be a number, not {value!r}")
     if least is not None and not value >= least:
@@ -173,7 +173,7 @@ def sum(x: Value) -> Value:
     if isinstance(x, Traced):
         return x._trace.apply("row_sum", x)
     if np.ndim(x) == 0:
-        raise error(f"the sum of {x!r} needs a value per unit; use mean, or a value computed from x or h")
+        raise error(f"the sum of {x!r} needs a value per unit. Use mean, or a value computed from x or h")
     return np.broadcast_to(np.sum(x, axis=0), np.shape(x))
 
 
@@ -188,7 +188,7 @@ def _units(x):
     if isinstance(x, Traced):
         return x._trace.units()
     if np.ndim(x) == 0:
-        raise error(f"a value per unit is needed, got the number {x!r}; pass a value computed from x or h")
+        raise error(f"a value per unit is needed, got the number {x!r}. Pass a value computed from x or h")
     return len(x)
 
 
@@ -338,7 +338,7 @@ def normal(each_step: bool = True) -> Value:
 def _drawn(mean, each_step):
     """Return a uniform random number if the equations are being traced, else its mean."""
     if not isinstance(each_step, bool):
-        raise TypeError(f"each_step must be a bool, not {each_step!r}; scale the number: 0.1 * nr.normal()")
+        raise TypeError(f"each_step must be a bool, not {each_step!r}. Scale the number: 0.1 * nr.normal()")
     trace = current()
     return mean if trace is None else trace.noise(Noise(0.0, 1.0, mean, each_step, uniform=True))
 

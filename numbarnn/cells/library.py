@@ -1,8 +1,7 @@
 """Cells from the literature, each in a few lines of equations, for `RNN(cell, ...)`.
 
 W multiplies the input, R a state or a value computed from one, and b is a bias. `cell(library.slstm, heads=4)` makes a
-cell with other hyperparameters, and `print(library.lem.equations)` prints its equations. The guide to custom cells
-lists all of them with their papers.
+cell with other hyperparameters, and `print(library.lem.equations)` prints the equations.
 """
 
 from dataclasses import replace
@@ -28,20 +27,20 @@ __all__ = [
 ]  # fmt: skip
 
 
-# ----------------------------------------------- the built-in cells, as equations from which everything else is derived
-# Their papers are in `numbarnn.cells.lstm`, `gru` and `rnn`, written by hand there. Each sum has one bias here; GRU's n
-# has the recurrent one too, which is inside the product with r. LSTM and GRU have probabilities for three ways of
-# forgetting in training, 0 by default: zoneout of states (Krueger et al. 2017, arXiv:1606.01305), dropout of the
-# candidate (Semeniuta et al. 2016, arXiv:1603.05118), and DropConnect of R (Merity et al. 2018, arXiv:1708.02182).
+# ------------------------------------------------------------------------------------ the built-in cells, as equations
+# `numbarnn.cells.lstm`, `gru` and `rnn` have them by hand. Each sum has one bias here. Only GRU's n also has the
+# recurrent bias, which r multiplies. LSTM and GRU have three rates of regularization in training, 0 by default: zoneout
+# of states (Krueger et al. 2017, arXiv:1606.01305), dropout of the candidate (Semeniuta et al. 2016,
+# arXiv:1603.05118), and DropConnect of R (Merity et al. 2018, arXiv:1708.02182).
 @cell
 def lstm(x, h, c, p, zoneout_h=0.0, zoneout_c=0.0, dropout_g=0.0, drop_R=0.0):
-    """Long short-term memory: `cell(lstm, zoneout_h=0.05, zoneout_c=0.5)` is one with zoneout.
+    """Long short-term memory with a forget gate. Hochreiter and Schmidhuber 1997, doi:10.1162/neco.1997.9.8.1735.
 
-    Hochreiter and Schmidhuber 1997, doi:10.1162/neco.1997.9.8.1735, with a forget gate.
+    `cell(lstm, zoneout_h=0.05, zoneout_c=0.5)` makes a cell with zoneout.
 
     Args:
-        zoneout_h, zoneout_c: probability that h, and c, stay what they were.
-        dropout_g: probability that g is dropped.
+        zoneout_h, zoneout_c: probability that a unit of h, and of c, keeps its old value.
+        dropout_g: probability that a unit of g is dropped.
         drop_R: probability that an element of R is dropped.
     """
     R = drop_connect(p.R, drop_R)
@@ -55,10 +54,9 @@ def lstm(x, h, c, p, zoneout_h=0.0, zoneout_c=0.0, dropout_g=0.0, drop_R=0.0):
 
 @cell
 def gru(x, h, p, zoneout_h=0.0, dropout_n=0.0, drop_R=0.0):
-    """Gated recurrent unit, its reset gate applied after the product; n is dropped with probability dropout_n,
-    zoneout_h, drop_R: see `lstm`.
+    """Gated recurrent unit with the reset gate after the product, as in cuDNN. Cho et al. 2014, arXiv:1406.1078.
 
-    Cho et al. 2014, arXiv:1406.1078, in cuDNN's form.
+    zoneout_h, drop_R: see `lstm`. dropout_n: probability that a unit of n is dropped.
     """
     R = drop_connect(p.R, drop_R)
     r = sigmoid(p.W.r @ x + R.r @ h + p.b.r)
@@ -69,10 +67,7 @@ def gru(x, h, p, zoneout_h=0.0, dropout_n=0.0, drop_R=0.0):
 
 @cell
 def gru_reset_before(x, h, p):
-    """Gated recurrent unit, its reset gate applied before the product: a second product.
-
-    Cho et al. 2014, arXiv:1406.1078.
-    """
+    """Gated recurrent unit with the reset gate before the product. Cho et al. 2014, arXiv:1406.1078."""
     r = sigmoid(p.W.r @ x + p.R.r @ h + p.b.r)
     z = sigmoid(p.W.z @ x + p.R.z @ h + p.b.z)
     n = tanh(p.W.n @ x + p.R.n @ (r * h) + p.b.n)
@@ -81,27 +76,20 @@ def gru_reset_before(x, h, p):
 
 @cell
 def rnn_tanh(x, h, p):
-    """The vanilla RNN with tanh.
-
-    Elman 1990, doi:10.1207/s15516709cog1402_1.
-    """
+    """The vanilla RNN with tanh. Elman 1990, doi:10.1207/s15516709cog1402_1."""
     return tanh(p.W.h @ x + p.R.h @ h + p.b.h)
 
 
 @cell
 def rnn_relu(x, h, p):
-    """The vanilla RNN with ReLU.
-
-    Le et al. 2015, arXiv:1504.00941.
-    """
+    """The vanilla RNN with ReLU. Le et al. 2015, arXiv:1504.00941."""
     return relu(p.W.h @ x + p.R.h @ h + p.b.h)
 
 
 # ------------------------------------------------------------------------------------------------- variants of the LSTM
 @cache
 def lstm_with_limits(low, high, propagate_nan):
-    """Make the equations of `numbarnn.LSTM(cell_clip=(low, high), clip_propagate_nan=propagate_nan)`, which limits c
-    where it is read."""
+    """Return the cell of `numbarnn.LSTM(cell_clip=(low, high), clip_propagate_nan=propagate_nan)` as equations."""
 
     def limited(c):
         if propagate_nan:
@@ -122,7 +110,7 @@ def lstm_with_limits(low, high, propagate_nan):
 
 @cell
 def peephole_lstm(x, h, c, p):
-    """LSTM whose gates see c: i and f the one before the step, o the new one.
+    """LSTM whose gates see c: i and f see the old c, o the new one.
 
     Gers and Schmidhuber 2000, doi:10.1109/IJCNN.2000.861302, in the form of Graves 2013, arXiv:1308.0850, (7) to (11).
     """
@@ -134,13 +122,11 @@ def peephole_lstm(x, h, c, p):
 
 
 def lstm_with(gate=sigmoid, candidate=tanh, output=tanh):
-    """LSTM (see `numbarnn.cells.lstm`) with other functions, as those of ONNX' attribute `activations`; the same
-    object for the same functions.
+    """Return an LSTM with other activations. The same functions give the same object.
 
     Args:
-        gate: of i, f and o: a function of one traced value, such as those of `numbarnn.cells.functions`.
-        candidate: of g.
-        output: of c, where h is made of it.
+        gate: activation of i, f and o, such as `numbarnn.hard_sigmoid`, a function of one traced value.
+        candidate: activation of g. output: activation of c in h.
     """
     return _lstm_with(gate, candidate, output)
 
@@ -161,10 +147,7 @@ def _lstm_with(gate, candidate, output):
 
 @cell
 def coupled_lstm(x, h, c, p):
-    """LSTM that forgets as much as it takes in, f = 1 - i (ONNX: input_forget=1).
-
-    Greff et al. 2017, arXiv:1503.04069, there "CIFG" with peepholes.
-    """
+    """LSTM that forgets as much as it writes, f = 1 - i: CIFG, no peepholes. Greff et al. 2017, arXiv:1503.04069."""
     i = sigmoid(p.W.i @ x + p.R.i @ h + p.b.i)
     g = tanh(p.W.g @ x + p.R.g @ h + p.b.g)
     o = sigmoid(p.W.o @ x + p.R.o @ h + p.b.o)
@@ -174,10 +157,7 @@ def coupled_lstm(x, h, c, p):
 
 @cell
 def projected_lstm(x, h, c, p):
-    """LSTM whose h is a product of its output, and may be narrower than c: `RNN(projected_lstm, ..., proj_size=P)`.
-
-    Sak et al. 2014, arXiv:1402.1128, without peepholes.
-    """
+    """LSTM with a projection to h, `RNN(projected_lstm, ..., proj_size=P)`. Sak et al. 2014, arXiv:1402.1128."""
     i = sigmoid(p.W.i @ x + p.R.i @ h + p.b.i)
     f = sigmoid(p.W.f @ x + p.R.f @ h + p.b.f)
     g = tanh(p.W.g @ x + p.R.g @ h + p.b.g)
@@ -188,10 +168,7 @@ def projected_lstm(x, h, c, p):
 
 @cell
 def multiplicative_lstm(x, h, c, p):
-    """LSTM whose gates see, in place of h, a vector m in which x has chosen among the transitions of h.
-
-    Krause et al. 2016, arXiv:1609.07959. Its authors also tried tanh(o c) as output and g without tanh.
-    """
+    """LSTM whose gates see m, a product of linear functions of x and h. Krause et al. 2016, arXiv:1609.07959."""
     m = (p.W.m @ x) * (p.R.m @ h)
     i = sigmoid(p.W.i @ x + p.R.i @ m + p.b.i)
     f = sigmoid(p.W.f @ x + p.R.f @ m + p.b.f)
@@ -203,12 +180,10 @@ def multiplicative_lstm(x, h, c, p):
 
 @cell
 def janet(x, h, p, beta=1.0):
-    """LSTM with nothing but a forget gate, which lets in more than it keeps: "just another network".
-
-    Van der Westhuizen and Lasenby 2018, arXiv:1804.04849.
+    """LSTM with only a forget gate. Van der Westhuizen and Lasenby 2018, arXiv:1804.04849.
 
     Args:
-        beta: how much later new input is held back than old state is forgotten.
+        beta: shift of the gate's pre-activation for new input; a larger beta lets in more.
     """
     s = p.W.f @ x + p.R.f @ h + p.b.f
     c = tanh(p.W.c @ x + p.R.c @ h + p.b.c)
@@ -217,12 +192,12 @@ def janet(x, h, p, beta=1.0):
 
 @cell
 def slstm(x, h, c, n, m, p, heads=1):
-    """LSTM with exponential gates, n to normalize c, and m to keep the exponents small: the sLSTM of xLSTM.
+    """LSTM with exponential gates: the sLSTM of xLSTM, with f = σ. Beck et al. 2024, arXiv:2405.04517.
 
-    Beck et al. 2024, arXiv:2405.04517, with f = σ, and gates scaled by e^-m. n is positive after a step.
+    n normalizes c and is positive after a step. Gates are scaled by e^-m, which keeps the exponents small.
 
     Args:
-        heads: groups of units that do not see each other's h; `cell(slstm, heads=4)` is the paper's.
+        heads: number of groups of units that do not see each other's h, 4 in the paper.
     """
     R = functions.heads(p.R, heads)
     z = tanh(p.W.z @ x + R.z @ h + p.b.z)
@@ -238,13 +213,12 @@ def slstm(x, h, c, n, m, p, heads=1):
 
 
 # -------------------------------------------------------------------------------------------------- layer normalization
-# Each norm is over all gates together, as haste has them, https://github.com/lmnt-com/haste, where `gain` is called
-# gamma and `shift` beta.
+# All gates share mean and variance, as in haste, https://github.com/lmnt-com/haste, where gain is gamma and shift beta.
 @cell
 def layer_norm_lstm(x, h, c, p, zoneout_h=0.0, drop_R=0.0):
-    """LSTM with its products of x, those of h, and c normalized; gains begin at 1. zoneout_h, drop_R: see `lstm`.
+    """LSTM with normalized products of x, products of h, and c. Ba et al. 2016, arXiv:1607.06450.
 
-    Ba et al. 2016, arXiv:1607.06450.
+    zoneout_h, drop_R: see `lstm`.
     """
     R, gain_x, gain_h = drop_connect(p.R, drop_R), initial(p.gain_x, 1), initial(p.gain_h, 1)
     x_i, x_f, x_g, x_o = layer_norm(p.W.i @ x, p.W.f @ x, p.W.g @ x, p.W.o @ x)
@@ -260,10 +234,9 @@ def layer_norm_lstm(x, h, c, p, zoneout_h=0.0, drop_R=0.0):
 
 @cell
 def layer_norm_gru(x, h, p, zoneout_h=0.0, drop_R=0.0):
-    """GRU with its products of x and those of h normalized; reset gate after the product; gains begin at 1. zoneout_h,
-    drop_R: see `lstm`.
+    """GRU with normalized products of x and of h, reset gate after the product. Ba et al. 2016, arXiv:1607.06450.
 
-    Ba et al. 2016, arXiv:1607.06450.
+    zoneout_h, drop_R: see `lstm`.
     """
     R, gain_x, gain_h = drop_connect(p.R, drop_R), initial(p.gain_x, 1), initial(p.gain_h, 1)
     x_r, x_z, x_n = layer_norm(p.W.r @ x, p.W.z @ x, p.W.n @ x)
@@ -277,10 +250,7 @@ def layer_norm_gru(x, h, p, zoneout_h=0.0, drop_R=0.0):
 # ---------------------------------------------------------------------------------------------------------- other gates
 @cell
 def li_gru(x, h, p):
-    """Light GRU: no reset gate, and ReLU (of which the paper normalizes W x over the batch; here a bias stands there).
-
-    Ravanelli et al. 2018, arXiv:1803.10225.
-    """
+    """Light GRU: ReLU, no reset gate, a bias for batch normalization. Ravanelli et al. 2018, arXiv:1803.10225."""
     z = sigmoid(p.W.z @ x + p.R.z @ h + p.b.z)
     candidate = relu(p.W.h @ x + p.R.h @ h + p.b.h)
     return z * h + (1 - z) * candidate
@@ -288,10 +258,7 @@ def li_gru(x, h, p):
 
 @cell
 def minimal_gated_unit(x, h, p):
-    """GRU with one gate for reset and update.
-
-    Zhou et al. 2016, arXiv:1603.09420.
-    """
+    """GRU with one gate for reset and update. Zhou et al. 2016, arXiv:1603.09420."""
     f = sigmoid(p.W.f @ x + p.R.f @ h + p.b.f)
     candidate = tanh(p.W.h @ x + p.R.h @ (f * h) + p.b.h)
     return (1 - f) * h + f * candidate
@@ -299,10 +266,7 @@ def minimal_gated_unit(x, h, p):
 
 @cell
 def ugrnn(x, h, p):
-    """Update-gate RNN: between an identity and a vanilla RNN.
-
-    Collins, Sohl-Dickstein and Sussillo 2017, arXiv:1611.09913.
-    """
+    """Update-gate RNN: a vanilla RNN with a gate. Collins, Sohl-Dickstein and Sussillo 2017, arXiv:1611.09913."""
     c = tanh(p.W.c @ x + p.R.c @ h + p.b.c)
     g = sigmoid(p.W.g @ x + p.R.g @ h + p.b.g)
     return g * h + (1 - g) * c
@@ -310,9 +274,9 @@ def ugrnn(x, h, p):
 
 @cell
 def fast_grnn(x, h, p):
-    """FastGRNN: gate and candidate share their matrices.
+    """FastGRNN, whose gate and candidate share matrices. Kusupati et al. 2018, arXiv:1901.02358.
 
-    Kusupati et al. 2018, arXiv:1901.02358, with full matrices, and ζ and ν per unit (there one number each).
+    Here matrices have full rank, and ζ and ν are per unit. `low_rank_fast_grnn` is the paper's.
     """
     a = p.W.a @ x + p.R.a @ h
     z = sigmoid(a + p.b.z)
@@ -322,10 +286,7 @@ def fast_grnn(x, h, p):
 
 @cell
 def additive_network(x, h, c, p):
-    """Recurrent additive network: what enters c is a product of x alone, so that c is a weighted sum of inputs.
-
-    Lee, Levy and Zettlemoyer 2017, arXiv:1705.07393.
-    """
+    """Recurrent additive network: c is a weighted sum of W x. Lee, Levy and Zettlemoyer 2017, arXiv:1705.07393."""
     i = sigmoid(p.W.i @ x + p.R.i @ h + p.b.i)
     f = sigmoid(p.W.f @ x + p.R.f @ h + p.b.f)
     c_new = i * (p.W.c @ x) + f * c
@@ -334,10 +295,7 @@ def additive_network(x, h, c, p):
 
 @cell
 def highway_lstm(x, h, c, p):
-    """LSTM past which x may go; x has as many numbers as h.
-
-    Srivastava et al. 2015, arXiv:1505.00387, (3), around an LSTM.
-    """
+    """LSTM with a highway for x, of size H. Srivastava et al. 2015, arXiv:1505.00387, (3), around an LSTM."""
     i = sigmoid(p.W.i @ x + p.R.i @ h + p.b.i)
     f = sigmoid(p.W.f @ x + p.R.f @ h + p.b.f)
     o = sigmoid(p.W.o @ x + p.R.o @ h + p.b.o)
@@ -348,10 +306,7 @@ def highway_lstm(x, h, c, p):
 
 @cell
 def intersection(x, y, h, p):
-    """+RNN: the output y goes up the layers, from x, which has as many numbers, and h along the time.
-
-    Collins et al. 2017, arXiv:1611.09913, (12) to (17).
-    """
+    """+RNN: y is the output to the layer above, h the state; x has size H. Collins et al. 2017, arXiv:1611.09913."""
     y_in = tanh(p.W.y @ x + p.R.y @ h + p.b.y)
     h_in = tanh(p.W.h @ x + p.R.h @ h + p.b.h)
     g_y = sigmoid(p.W.gy @ x + p.R.gy @ h + p.b.gy)
@@ -360,23 +315,17 @@ def intersection(x, y, h, p):
 
 
 # ---------------------------------------------------------------------------------------------------- light recurrences
-# No product with the state, only weights per unit or none, so that units do not see each other. Where a paper adds x
-# itself (a highway), a product W x stands here: input and state need not have one size.
+# These have no product with the state, so that units do not see each other. Where a paper has a highway for x, we take
+# W x, so that input and state may have different sizes.
 @cell
 def ind_rnn(x, h, p):
-    """IndRNN, with one recurrent weight per unit.
-
-    Li et al. 2018, arXiv:1803.04831.
-    """
+    """IndRNN, with one recurrent weight per unit. Li et al. 2018, arXiv:1803.04831."""
     return relu(p.W.h @ x + p.u * h + p.b.h)
 
 
 @cell
 def sru(x, h, c, p):
-    """Simple recurrent unit: gates see c through one weight per unit, and the output has a highway.
-
-    Lei et al. 2018, arXiv:1709.02755.
-    """
+    """Simple recurrent unit: gates see c by one weight per unit; a highway for x. Lei et al. 2018, arXiv:1709.02755."""
     f = sigmoid(p.W.f @ x + p.v.f * c + p.b.f)
     r = sigmoid(p.W.r @ x + p.v.r * c + p.b.r)
     c_new = f * c + (1 - f) * (p.W.x @ x)
@@ -385,10 +334,7 @@ def sru(x, h, c, p):
 
 @cell
 def qrnn(x, h, c, p):
-    """Quasi-recurrent network with fo-pooling, whose convolution is one step wide.
-
-    Bradbury et al. 2017, arXiv:1611.01576.
-    """
+    """Quasi-recurrent network, fo-pooling, convolution of one step. Bradbury et al. 2017, arXiv:1611.01576."""
     z = tanh(p.W.z @ x + p.b.z)
     f = sigmoid(p.W.f @ x + p.b.f)
     o = sigmoid(p.W.o @ x + p.b.o)
@@ -398,33 +344,24 @@ def qrnn(x, h, c, p):
 
 @cell
 def min_gru(x, h, p):
-    """GRU whose gate and candidate see x alone: minGRU.
-
-    Feng et al. 2024, arXiv:2410.01201.
-    """
+    """minGRU, whose gate and candidate see x only. Feng et al. 2024, arXiv:2410.01201."""
     z = sigmoid(p.W.z @ x + p.b.z)
     return (1 - z) * h + z * (p.W.h @ x + p.b.h)
 
 
 @cell
 def min_lstm(x, h, p):
-    """LSTM whose gates see x alone and add up to 1: minLSTM.
-
-    Feng et al. 2024, arXiv:2410.01201.
-    """
+    """minLSTM, whose gates see x only and are normalized. Feng et al. 2024, arXiv:2410.01201."""
     f = sigmoid(p.W.f @ x + p.b.f)
     i = sigmoid(p.W.i @ x + p.b.i)
     return f / (f + i) * h + i / (f + i) * (p.W.h @ x + p.b.h)
 
 
 def recurrent_highway(depth=2):
-    """Recurrent highway network: a step is `depth` highway layers, of which the first sees x; the same object for the
-    same depth.
-
-    Zilly et al. 2017, arXiv:1607.03474, with carry gate 1 - t.
+    """Return a recurrent highway network. Zilly et al. 2017, arXiv:1607.03474, with carry gate 1 - t.
 
     Args:
-        depth: layers, from 1 on; each after the first is one more product.
+        depth: number of highway layers in a step, from 1 on. The first one sees x.
     """
     if not isinstance(depth, int) or isinstance(depth, bool) or depth < 1:
         raise ValueError(f"depth must be an int of at least 1, the number of highway layers of a step, got {depth!r}")
@@ -450,14 +387,10 @@ def _highway(depth):
 # ------------------------------------------------------------------------ differential equations, and neurons that fire
 @cell
 def cornn(x, y, z, p, dt=0.1, gamma=1.0, epsilon=1.0):
-    """Coupled oscillators, y their positions and z their velocities: coRNN.
-
-    Rusch and Mishra 2021, arXiv:2010.00951, damping the velocity before the step.
+    """coRNN: coupled oscillators with positions y and velocities z. Rusch and Mishra 2021, arXiv:2010.00951.
 
     Args:
-        dt: step of time.
-        gamma: frequency.
-        epsilon: damping.
+        dt: time of a step. gamma: frequency. epsilon: damping, applied to the velocity before the step.
     """
     force = tanh(p.R.y @ y + p.R.z @ z + p.W.z @ x + p.b.z)
     z_new = z + dt * (force - gamma * y - epsilon * z)
@@ -466,12 +399,10 @@ def cornn(x, y, z, p, dt=0.1, gamma=1.0, epsilon=1.0):
 
 @cell
 def lem(x, y, z, p, dt=0.5):
-    """Long expressive memory: two states, each with a learned time step, and y sees the new z through a product.
-
-    Rusch et al. 2022, arXiv:2110.04744.
+    """Long expressive memory: two states with learned time steps. Rusch et al. 2022, arXiv:2110.04744.
 
     Args:
-        dt: the longest step of time.
+        dt: the longest time step.
     """
     slow = dt * sigmoid(p.W.slow @ x + p.R.slow @ y + p.b.slow)
     fast = dt * sigmoid(p.W.fast @ x + p.R.fast @ y + p.b.fast)
@@ -482,12 +413,12 @@ def lem(x, y, z, p, dt=0.5):
 
 @cell
 def liquid_time_constant(x, h, p, dt=1.0, steps=2):
-    """Liquid time constants: x and h say how fast each unit goes, and how far, to its A.
+    """Liquid time constants: x and h determine how fast each unit moves towards its A.
 
-    Hasani et al. 2020, arXiv:2006.04439, (1) by its fused solver (3), with f a sigmoid and τ = e^log_tau.
+    Hasani et al. 2020, arXiv:2006.04439, (1) by the fused solver (3), with a sigmoid f and τ = e^log_tau.
 
     Args:
-        dt: time of a step. steps: of the solver in that time; each is a product.
+        dt: time of a step. steps: number of the solver's steps in this time, each with one product.
     """
     rate, drive, part = exp(-initial(p.log_tau, 0)), p.W.f @ x + p.b.f, dt / steps
     for _ in range(steps):
@@ -498,12 +429,12 @@ def liquid_time_constant(x, h, p, dt=1.0, steps=2):
 
 @cell
 def lsnn(x, z, v, a, p, decay=0.9, slow=0.97, beta=0.7):
-    """Neurons that fire, z, where v exceeds a threshold, which each spike raises for a while: LSNN.
+    """LSNN: neurons spike (z = 1) where v exceeds a threshold, which each spike raises for a while.
 
-    Bellec et al. 2018, arXiv:1803.09574, (1) to (4), with its pseudo-derivative; no gradient flows through the reset.
+    Bellec et al. 2018, arXiv:1803.09574, (1) to (4), with its pseudo-derivative. No gradient flows through the reset.
 
     Args:
-        decay, slow: what v, and the adaptation a, keep of themselves. beta: how much a raises the threshold.
+        decay, slow: factors of v, and of the adaptation a, in each step. beta: how much a raises the threshold.
     """
     threshold = 0.6 + beta * a
     v_new = decay * v + p.W.v @ x + p.R.v @ z - stop_gradient(z * threshold)
@@ -516,14 +447,13 @@ def lsnn(x, z, v, a, p, decay=0.9, slow=0.97, beta=0.7):
 # -------------------------------------------------------------------------------------- a memory of another size than h
 @cell
 def delta_rule(x, h, S, p, size=8):
-    """Fast weights S, a matrix (size, size), that are corrected towards v where k points: h = S_new q; the hidden size
-    is `size`.
+    """Fast weights S, a matrix (size, size), which the delta rule moves towards S k = v; the output is h = S_new q.
 
-    Schlag, Irie and Schmidhuber 2021, arXiv:2102.11174, (23) and (24), with φ(k) = elu(k) + 1 over its sum. Here S is a
-    state of size² units, row after row: constant matrices repeat a vector along its rows or columns, and sum up rows.
+    Schlag, Irie and Schmidhuber 2021, arXiv:2102.11174, (23) and (24), with φ(k) = elu(k) + 1 over its sum. S is
+    a state of size² units, row after row. Constant matrices repeat a vector along rows or columns and sum up rows.
 
     Args:
-        size: of keys and of values.
+        size: size of keys and values, and the hidden size.
     """
     S, one, ones = sized(S, size * size), np.eye(size), np.ones((size, 1))
     of_row, of_column = np.kron(one, ones), np.kron(ones, one)  # (size², size): v_i, and k_j, at (i, j)
@@ -537,12 +467,12 @@ def delta_rule(x, h, S, p, size=8):
 
 
 def _legendre(order, theta):
-    """A (order, order) and B (order, 1) of a step of m' = A m + B u, of (2), with u held during it."""
+    """Return A (order, order) and B (order, 1) of a step of m' = A m + B u, (2), during which u is constant."""
     i, j = np.arange(order)[:, None], np.arange(order)
     both = np.zeros((order + 1, order + 1))
     both[:order, :order] = np.where(i < j, -1.0, (-1.0) ** (i - j + 1)) * (2 * i + 1) / theta
     both[:order, order:] = (-1.0) ** i * (2 * i + 1) / theta
-    halvings = max(0, int(np.ceil(np.log2(np.linalg.norm(both)))) + 4)  # e^M is (e^(M / 2^n))^(2^n)
+    halvings = max(0, int(np.ceil(np.log2(np.linalg.norm(both)))) + 4)  # e^M = (e^(M / 2^n))^(2^n)
     small = both / 2.0**halvings
     term = power = np.eye(order + 1)
     for number in range(1, 16):
@@ -554,12 +484,12 @@ def _legendre(order, theta):
 
 @cell
 def lmu(x, h, m, p, order=16, theta=64.0):
-    """Legendre memory unit: m holds the last `theta` steps of a number u, by as many Legendre polynomials as `order`.
+    """Legendre memory unit: m approximates the last `theta` steps of a number u by Legendre polynomials.
 
     Voelker, Kajić and Eliasmith 2019 (NeurIPS), (1) to (8), with A and B discretised by zero-order hold.
 
     Args:
-        order: size of the memory. theta: steps that it reaches back.
+        order: number of polynomials, the size of m. theta: number of steps.
     """
     A, B = _legendre(order, theta)
     m = sized(m, order)
@@ -570,14 +500,13 @@ def lmu(x, h, m, p, order=16, theta=64.0):
 
 @cell
 def phased_lstm(x, h, c, p, t=step, open_ratio=0.05, leak=0.001):
-    """Phased LSTM: each unit has a clock, and takes in something while a phase of it is open.
+    """Phased LSTM: each unit has a period, and is updated in a part of it. Neil et al. 2016, arXiv:1610.09513.
 
-    Neil, Pfeiffer and Liu 2016, arXiv:1610.09513, (7) to (10), without peepholes, at regular times. A unit's period is
-    e^log_period, so that it is positive; layers of numbarnn begin with periods of about one step.
+    These are (7) to (10) without peepholes, at regular times. A unit's period is e^log_period, at first about one step.
 
     Args:
-        open_ratio: the share of a period in which the gate is open; half of it opens, half of it closes.
-        leak: how much passes when it is closed, at the end of a period.
+        open_ratio: part of a period in which the gate k is open: it rises in the first half and falls in the second.
+        leak: k at the end of a period, while the gate is closed.
     """
     period = exp(p.log_period)
     phase = (t - p.shift) % period / period
@@ -592,8 +521,7 @@ def phased_lstm(x, h, c, p, t=step, open_ratio=0.05, leak=0.001):
 
 @cell
 def on_lstm(x, h, c, p):
-    """Ordered neurons: two master gates, which rise and fall over the units, say which of them keep what they have, and
-    which take in something new.
+    """Ordered neurons: two master gates, which rise or fall over the units, choose which units are kept or written.
 
     Shen et al. 2019, arXiv:1810.09536, (9) to (14), with one master gate per unit (a chunk of 1).
     """
@@ -612,19 +540,17 @@ def on_lstm(x, h, c, p):
 # Gradients neither vanish nor explode: A = R - Rᵀ - gamma I.
 @cell
 def antisymmetric(x, h, p, epsilon=0.01, gamma=0.01):
-    """AntisymmetricRNN: a step of size epsilon of a stable differential equation, with diffusion gamma.
+    """AntisymmetricRNN: a step of a stable differential equation. Chang et al. 2019, arXiv:1902.09689, (10).
 
-    Chang et al. 2019, arXiv:1902.09689, (10).
+    Args:
+        epsilon: step size. gamma: diffusion.
     """
     return h + epsilon * tanh((p.R.h - p.R.h.T - gamma * eye()) @ h + p.W.h @ x + p.b.h)
 
 
 @cell
 def gated_antisymmetric(x, h, p, epsilon=0.01, gamma=0.01):
-    """The antisymmetric RNN with a gate, which sees h through the same matrix.
-
-    Chang et al. 2019, arXiv:1902.09689, (11).
-    """
+    """AntisymmetricRNN with a gate that sees h through the same matrix. Chang et al. 2019, arXiv:1902.09689, (11)."""
     A = p.R.h - p.R.h.T - gamma * eye()
     z = sigmoid(A @ h + p.W.z @ x + p.b.z)
     return h + epsilon * z * tanh(A @ h + p.W.h @ x + p.b.h)
@@ -632,10 +558,7 @@ def gated_antisymmetric(x, h, p, epsilon=0.01, gamma=0.01):
 
 @cell
 def tgru(x, h, x_before, p):
-    """T-GRU; x of the step before is a state, of I units.
-
-    Balduzzi and Ghifary 2016, arXiv:1602.02218, section 3.3.
-    """
+    """T-GRU, with the previous x (I,) as a state. Balduzzi and Ghifary 2016, arXiv:1602.02218, section 3.3."""
     z = p.W.z @ x + p.V.z @ x_before + p.b.z
     f = sigmoid(p.W.f @ x + p.V.f @ x_before + p.b.f)
     o = tanh(p.W.o @ x + p.V.o @ x_before + p.b.o)
@@ -644,10 +567,7 @@ def tgru(x, h, x_before, p):
 
 @cell
 def tlstm(x, h, c, x_before, p):
-    """T-LSTM, whose output h is no part of what recurs; x of the step before is a state, of I units.
-
-    Balduzzi and Ghifary 2016, arXiv:1602.02218, section 3.3.
-    """
+    """T-LSTM, with the previous x (I,) as a state. Balduzzi and Ghifary 2016, arXiv:1602.02218, section 3.3."""
     z = p.W.z @ x + p.V.z @ x_before + p.b.z
     f = sigmoid(p.W.f @ x + p.V.f @ x_before + p.b.f)
     o = tanh(p.W.o @ x + p.V.o @ x_before + p.b.o)
@@ -658,19 +578,13 @@ def tlstm(x, h, c, x_before, p):
 # --------------------------------------------------------------------------- low rank, a smaller state, learned numbers
 @cell
 def low_rank_rnn(x, h, p, rank=2):
-    """A random matrix R, of strength g, beside a structured one of low rank.
-
-    Mastrogiuseppe and Ostojic 2018, arXiv:1711.09672.
-    """
+    """A random matrix g R plus a low-rank matrix m n. Mastrogiuseppe and Ostojic 2018, arXiv:1711.09672."""
     return tanh(p.W.h @ x + p.scalar.g * (p.R.h @ h) + columns(p.m, rank) @ (p.n @ h) + p.b.h)
 
 
 @cell
 def fast_rnn(x, h, p):
-    """FastRNN: a residual connection with two learned weights.
-
-    Kusupati et al. 2018, arXiv:1901.02358, (2).
-    """
+    """FastRNN: a residual connection with two learned weights. Kusupati et al. 2018, arXiv:1901.02358, (2)."""
     candidate = tanh(p.W.h @ x + p.R.h @ h + p.b.h)
     alpha, beta = initial(p.scalar.alpha, -3), initial(p.scalar.beta, 3)
     return sigmoid(alpha) * candidate + sigmoid(beta) * h
@@ -678,10 +592,7 @@ def fast_rnn(x, h, p):
 
 @cell
 def low_rank_fast_grnn(x, h, p, rank=8):
-    """FastGRNN as in the paper: W and R of low rank, both used by gate and candidate, and two learned numbers.
-
-    Kusupati et al. 2018, arXiv:1901.02358, (3) and (4).
-    """
+    """FastGRNN with low-rank W and R and two learned numbers. Kusupati et al. 2018, arXiv:1901.02358, (3) and (4)."""
     a = (columns(p.W1, rank) @ p.W2.T) @ x + (columns(p.R1, rank) @ p.R2.T) @ h
     z, candidate = sigmoid(a + p.b.z), tanh(a + p.b.h)
     return (sigmoid(p.scalar.zeta) * (1 - z) + sigmoid(p.scalar.nu)) * candidate + z * h
@@ -689,10 +600,7 @@ def low_rank_fast_grnn(x, h, p, rank=8):
 
 @cell
 def structurally_constrained(x, h, s, p, context=40):
-    """SCRN: a slow context s of its own size, whose rate alpha is learned.
-
-    Mikolov et al. 2014, arXiv:1412.7753, (5) to (7).
-    """
+    """SCRN: a slow context s with its own size and a learned rate. Mikolov et al. 2014, arXiv:1412.7753, (5) to (7)."""
     s, alpha = sized(s, context), initial(p.scalar.alpha, 0.95)
     s_new = (1 - alpha) * (p.W.s @ x) + alpha * s
     return sigmoid(p.P @ s_new + p.W.h @ x + p.R.h @ h), s_new

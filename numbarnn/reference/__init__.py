@@ -1,15 +1,14 @@
 """The float64 reference: LSTM, GRU and RNN as plain NumPy loops, written to be obviously right, not fast.
 
-Everything else in numbarnn is tested against this package, so it shares no code with the rest: it imports
-NumPy and the standard library, nothing more (a mistake made in both places would pass every test). It is also
-the place to start reading. In this order:
+Everything else in numbarnn is tested against this package. It imports only NumPy and the standard library, as a mistake
+in code shared with the rest would pass every test. It is also the place to start reading, in this order:
 
-    cells.py       one time step of each cell, forward and backward: the equations, numbered, with their sources
-    loops.py       the loops around a step: over time, over directions, over layers; `forward` and `backward`
-    sequences.py   sequences of unequal length, and that begin anew: which steps belong together
-    shapes.py      what the parameter names and shapes say about the network; errors where they disagree
+    cells.py       one time step of each cell, forward and backward: the numbered equations with their sources
+    loops.py       `forward` and `backward`: loops over time, directions and layers
+    sequences.py   pieces of sequences with unequal lengths or resets
+    shapes.py      the network that the parameters' names and shapes define; errors where they disagree
 
-Beside them: `layer_norm_rnn`, one cell of those that are written as equations, and `philox`, what training draws.
+`layer_norm_rnn` is an example of a custom cell, and `philox` has the random numbers of training calls.
 
     from numbarnn import reference
 

@@ -5,20 +5,19 @@ A step is cut at its two matrix products, which loops.py computes for every cell
     ax = W x + b_w          from the step's input x               (B, G*H)
     ah = R h_prev + b_r     from the state of the step before     (B, G*H)
 
-What remains works on each unit of each sequence alone, and is written here. `*` multiplies element by element, σ is the
-logistic function, and a subscript picks a gate's H columns of ax or ah. In a backward step, dv stands for the
-derivative of the loss with respect to v. All arrays are float64; every state and gate is (B, H).
+The rest is elementwise and written here. `*` multiplies element by element, σ is the logistic function, and a subscript
+picks a gate's H columns of ax or ah. In backward, dv is the derivative of the loss with respect to v. All arrays are
+float64; every state and gate is (B, H).
 
-    forward(ax, ah, h_prev, c_prev) -> h, c, saved      saved: a dict of what the backward step needs
+    forward(ax, ah, h_prev, c_prev) -> h, c, saved      saved: a dict of the values that backward needs
     backward(dh, dc, saved) -> dax, dah, dh_prev, dc_prev
 
-dh is the derivative along every path through h; dc along every path through c but the one inside this step,
-from c to h. The returned dh_prev is only what reaches h_prev beside the product R h_prev, 0 where nothing
-does; loops.py adds Rᵀ dah. Cells without a cell state hand on c and dc, which are of size 0.
+The argument dh includes every path through h, and dc every path through c but the one from c to h in this step. The
+result dh_prev does not include the path through R h_prev; loops.py adds Rᵀ dah. Cells without a cell state pass on c
+and dc, which have size 0.
 
-An LSTM may have a projection: then its h is not yet the state that the next step sees, and loops.py puts one
-more product in between. Its cell state may be clipped: `clipped_lstm`. A GRU that resets the state before the
-product has a product more within the step, see `Reset`.
+With a projection, loops.py multiplies an LSTM's h by W_hr. `clipped_lstm` clips the cell state. A GRU that resets the
+state before the product has a second product in a step, see `Reset`.
 """
 
 from collections.abc import Callable
@@ -30,11 +29,10 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Reset:
-    """For a cell whose last gate does not see h_prev but v, made of it and the other gates: ah_n = R_n v + b_rn.
+    """The vector v that a cell's last gate sees in place of h_prev: ah_n = R_n v + b_rn.
 
-    forward(ax, ah, h_prev) -> v               from the other gates' ah
-    backward(dv, saved) -> da_r, dh_prev       both dax_r and dah_r of the first gate, r; and what reaches h_prev
-                                               through v
+    forward(ax, ah, h_prev) -> v               reads the other gates' ah
+    backward(dv, saved) -> da_r, dh_prev       da_r is dax_r and dah_r of the first gate, r; dh_prev the part through v
     """
 
     forward: Callable
@@ -43,7 +41,7 @@ class Reset:
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell: its number of gates G, whether it has a cell state c, and its step, forward and backward."""
+    """A cell: the number of gates G, whether it has a cell state c, and one step, forward and backward."""
 
     gates: int
     has_c: bool
@@ -53,14 +51,14 @@ class Cell:
 
 
 def sigmoid(a):
-    """σ(a) = 1 / (1 + exp(-a)), written so that exp never overflows."""
+    """Return σ(a) = 1 / (1 + exp(-a)), written so that exp never overflows."""
     e = np.exp(-np.abs(a))
     return np.where(a >= 0, 1 / (1 + e), e / (1 + e))
 
 
 # ------------------------------------------------------------------------------------------------------- LSTM
 def no_clip(c):
-    """Return the cell state as it is, and which elements are beyond the bounds: none."""
+    """Return the cell state unchanged, and a mask of the elements beyond the bounds: none."""
     return c, np.zeros(c.shape, bool)
 
 
@@ -73,11 +71,10 @@ def lstm_forward(ax, ah, h_prev, c_prev, clip=no_clip):
         (2)  f = σ(ax_f + ah_f)            forget gate: how much of the old cell state is kept
         (3)  g = tanh(ax_g + ah_g)         candidate
         (4)  o = σ(ax_o + ah_o)            output gate: how much of the cell state is shown
-        (5)  c = f * clip(c_prev) + i * g  cell state, which may leave the bounds of the clipping
+        (5)  c = f * clip(c_prev) + i * g  cell state, which may exceed the bounds
         (6)  h = o * tanh(clip(c))         hidden state, the step's output
 
-    Args:
-        clip: no_clip, or that of clipped_lstm.
+    clip: `no_clip`, or the function in `clipped_lstm`.
     """
     a_i, a_f, a_g, a_o = np.split(ax + ah, 4, axis=1)
     i, f, g, o = sigmoid(a_i), sigmoid(a_f), np.tanh(a_g), sigmoid(a_o)  # (1) (2) (3) (4)
@@ -94,8 +91,8 @@ def lstm_backward(dh, dc, saved):
 
     Uses σ' = σ (1 - σ) and tanh' = 1 - tanh². da is with respect to ax + ah, so it is both dax and dah.
 
-        (7)   dc      = dc + dh * o * (1 - tanh²(clip(c)))    from (6), beside what came from the next step;
-                                                              nothing from (6) where c is beyond the bounds
+        (7)   dc      = dc + dh * o * (1 - tanh²(clip(c)))    the next step's dc, plus that from (6),
+                                                              which is 0 where c is beyond the bounds
         (8)   da_o    = dh * tanh(clip(c)) * o * (1 - o)      from (6) through (4)
         (9)   da_i    = dc * g * i * (1 - i)                  from (5) through (1)
         (10)  da_f    = dc * clip(c_prev) * f * (1 - f)       from (5) through (2)
@@ -119,11 +116,8 @@ def clipped_lstm(lower, upper, propagate_nan=True):
 
         clip(c) = min(max(c, lower), upper)
 
-    cuDNN 9.19 on an H200 computes so (tests/data/cudnn-lstm-clip*.npz); at a bound itself the gradient passes.
-
-    Args:
-        propagate_nan: what becomes of a NaN: it stays one, or else max and min take their other argument, so that it
-            becomes `lower`.
+    cuDNN 9.19 on an H200 does the same (tests/data/cudnn-lstm-clip*.npz). The gradient passes where c is at a bound.
+    Without propagate_nan, NaN becomes `lower`.
     """
     maximum, minimum = (np.maximum, np.minimum) if propagate_nan else (np.fmax, np.fmin)
 
@@ -138,8 +132,8 @@ def clipped_lstm(lower, upper, propagate_nan=True):
 def gru_forward(ax, ah, h_prev, c_prev):
     """Gated recurrent unit: Cho et al. 2014, arXiv 1406.1078, eqs. (5)-(8), in the form of cuDNN and PyTorch.
 
-    Cho et al. reset the state before the product, R_n (r * h_prev); here r multiplies the product and its bias, so that
-    one product R h_prev serves all three gates. Hence the two biases of n are not interchangeable. Gate order r z n.
+    Cho et al. reset the state before the product, R_n (r * h_prev). Here r multiplies the product and its bias, so that
+    all three gates share one product R h_prev, and n has two distinct biases. Gate order r z n.
 
         (1)  r = σ(ax_r + ah_r)               reset gate: how much of the old state the candidate sees
         (2)  z = σ(ax_z + ah_z)               update gate: how much of the old state is kept
@@ -175,9 +169,9 @@ def gru_backward(dh, dc, saved):
 
 # ------------------------------------------------------------------------------------- GRU, reset before the product
 def reset_forward(ax, ah, h_prev):
-    """Cho et al.'s own (8), which Keras has as reset_after=False, ONNX as linear_before_reset=0.
+    """Compute v of Cho et al.'s (8): Keras' reset_after=False, ONNX' linear_before_reset=0.
 
-    (1)  r = σ(ax_r + ah_r)          as in the other GRU
+    (1)  r = σ(ax_r + ah_r)
     (2)  v = r * h_prev              what R_n multiplies: ah_n = R_n v + b_rn
     """
     H = h_prev.shape[1]
@@ -195,7 +189,7 @@ def reset_backward(dv, saved):
 
 
 def gru_reset_before_forward(ax, ah, h_prev, c_prev):
-    """The rest of the step. Gate order r z n.
+    """Compute the step with ah_n = R_n v + b_rn. Gate order r z n.
 
     (3)  z = σ(ax_z + ah_z)
     (4)  n = tanh(ax_n + ah_n)                with the ah_n of (2)
@@ -210,7 +204,7 @@ def gru_reset_before_forward(ax, ah, h_prev, c_prev):
 
 
 def gru_reset_before_backward(dh, dc, saved):
-    """Backward of `gru_reset_before_forward`; the gradient of r comes through v, so it is 0 here.
+    """Backward of `gru_reset_before_forward`. The gradient of r is 0 here; `reset_backward` computes it from dv.
 
     (6)  da_n    = dh * (1 - z) * (1 - n²)             from (5) through (4): both dax_n and dah_n
     (7)  da_z    = dh * (h_prev - n) * z * (1 - z)     from (5) through (3): both dax_z and dah_z
@@ -252,7 +246,7 @@ def rnn_relu_forward(ax, ah, h_prev, c_prev):
 
 
 def rnn_relu_backward(dh, dc, saved):
-    """Backward of `rnn_relu_forward`; at the kink a = 0 the derivative is taken as 0, as PyTorch does.
+    """Backward of `rnn_relu_forward`; the derivative at a = 0 is 0, as in PyTorch.
 
     (2)  da = dh where a > 0, else 0        both dax and dah
     """

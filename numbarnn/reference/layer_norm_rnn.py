@@ -1,15 +1,15 @@
-"""An RNN with layer normalization, dropped weights and zoneout, forward and backward: float64 NumPy, by hand.
+"""An RNN with layer normalization, dropped weights and zoneout, forward and backward, in float64 NumPy.
 
-It stands for the cells that are written as equations: it has what the cells of `cells.py` lack, sums over all units,
-parameters per unit, weights that are dropped and random numbers in a step. Its loops are its own too.
+It is the reference for custom cells, with the features that the cells of `cells.py` lack: sums over all units, per-unit
+parameters, dropped weights and random numbers in a step. It has its own loops.
 
     (1)  a = W x + R h
     (2)  n = (a - mean(a)) / sqrt(variance(a) + EPS)      over all units
     (3)  g = tanh(gain * n + b)
     (4)  h = k * g + (1 - k) * h                          zoneout: k is 0 or 1; in inference the probability of 1
 
-Layer normalization: Ba et al. 2016, arXiv:1607.06450; zoneout: Krueger et al. 2017, arXiv:1606.01305. R is what the
-caller gives: with dropped weights the parameter times their mask.
+Layer normalization: Ba et al. 2016, arXiv:1607.06450. Zoneout: Krueger et al. 2017, arXiv:1606.01305. R is the
+parameter times the mask of dropped weights.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ KINDS = ("weight_ih", "weight_hh", *VECTORS)
 
 @dataclass(frozen=True)
 class Tape:
-    """The data that `backward` needs: parameters, the walk of each place (layer, direction), masks and rates."""
+    """The data that `backward` needs; walks[layer][direction] is a list with a dict for each step."""
 
     parameters: dict
     inputs: list
@@ -41,11 +41,11 @@ def forward(x, parameters, h0=None, *, dropped=None, kept=1.0, **options):
 
     Args:
         x: (T, B, I)
-        parameters: dict of arrays by a layer's names, weight_ih_l0, gain_h_l0 and so on, with _reverse.
-        h0: list with one (D, B, H_l) per layer; None: zeros.
-        dropped: dropped[layer][direction] (H, H), what R is multiplied by; None: nothing is dropped.
-        kept: k of (4): kept[layer][direction] (T, B, H), or one number for all.
-        options: masks, lengths, resets, padding_value: as in `numbarnn.reference.forward`.
+        parameters: dict of arrays by names such as weight_ih_l0 and gain_h_l0_reverse.
+        h0: list with one (D, B, H_l) per layer; None for zeros.
+        dropped: masks of R, dropped[layer][direction] (H, H); None without.
+        kept: k of (4), kept[layer][direction] (T, B, H), or one number for all.
+        options: masks, lengths, resets, padding_value, see `numbarnn.reference.forward`.
 
     Returns a `Result`; cy is None.
     """
@@ -77,17 +77,17 @@ def forward(x, parameters, h0=None, *, dropped=None, kept=1.0, **options):
 
 
 def _begins(live, resets, direction):
-    """(T, B): the steps of a direction before which the state counts as zero."""
+    """Return (T, B) bools: the steps of a direction before which the state is set to zero."""
     begins = np.zeros(live.shape, bool)
     if resets is not None and direction == 0:
         begins = np.asarray(resets) & live
-    elif resets is not None:  # nothing crosses from time t + 1 to t where the sequence begins anew at t + 1
+    elif resets is not None:  # a reset at t + 1 separates t + 1 and t
         begins[:-1] = np.asarray(resets)[1:] & live[1:]
     return begins
 
 
 def _walk(p, R, x, h, kept, live, begins, direction):
-    """One layer and direction: y (T, B, H), zero in padding; the final h; and its steps in the order of the walk."""
+    """Run one layer and direction; return y (T, B, H), zero in padding, the final h, and the steps in their order."""
     y, steps = np.zeros((*live.shape, R.shape[1])), []
     for t in range(len(x))[:: -1 if direction else 1]:
         before = np.where(begins[t][:, None], 0.0, h)
@@ -103,10 +103,7 @@ def _walk(p, R, x, h, kept, live, begins, direction):
 
 
 def backward(result, dy=None, dhy=None, dcy=None):
-    """Derivatives of the loss, given those of y (T, B, D*H_last), and of hy, one (D, B, H_l) per layer; None: zero.
-
-    Returns `Gradients`; dcx is None.
-    """
+    """Return the `Gradients` for dy (T, B, D*H_last) and dhy, one (D, B, H_l) per layer; None is zero. dcx is None."""
     tape = result.tape
     live = tape.live[:, :, None]
     dy = np.zeros(result.y.shape) if dy is None else np.where(live, np.asarray(dy, np.float64), 0.0)
@@ -132,8 +129,7 @@ def backward(result, dy=None, dhy=None, dcy=None):
 
 
 def _step_backward(p, d, x, step, live, dy, dh):
-    """The chain rule from (4) up to (1), for the sequences that live; adds to the arrays of d. Returns dx and the
-    gradient of the state before the step."""
+    """Apply the chain rule from (4) up to (1) where `live`; add to the arrays of d; return dx and the previous dh."""
     n, live = step["n"], live[:, None]
     dh_new = np.where(live, dh + dy, 0.0)
     ds = dh_new * step["kept"] * (1 - step["g"] ** 2)  # (4) (3)

@@ -1,7 +1,6 @@
-"""The loops around a cell's step: over time, over directions, over layers; forward and backward.
+"""The loops over time, directions and layers around a cell's step (`cells.py`), forward and backward.
 
-Backpropagation through time (Werbos 1990, doi 10.1109/5.58337) is the same walk the other way round: what the forward
-loop adds up or passes on, the backward loop sends back along the same paths. The equations of a step are in cells.py.
+Backward is backpropagation through time (Werbos 1990, doi 10.1109/5.58337).
 """
 
 from dataclasses import dataclass
@@ -28,12 +27,11 @@ class Tape:
     """The data of `forward` that `backward` needs.
 
     Attributes:
-        network: the cell and its parameters.
-        inputs: input of each layer, (T, B, I_k), after dropout.
+        network: the cell and its parameters. inputs: each layer's input, (T, B, I_k), after dropout.
         masks: dropout mask after each layer but the last, (T, B, D*H_l), or None.
-        pieces: pieces[direction]: the `Piece`s into which lengths and resets cut the batch; one if there are none.
-        walks: walks[layer][direction][piece][t]: a dict with h_before, the state before step t of the piece, and saved,
-            what the cell's forward step saved.
+        pieces: pieces[direction] is a list of `Piece`s.
+        walks: walks[layer][direction][piece][t] is a dict of step t of the piece: h_before, the state before the step,
+            saved, the values saved by the cell, and the vectors v and m.
     """
 
     network: Network
@@ -50,7 +48,7 @@ class Result:
     Attributes:
         y: (T, B, D*H_last)
         hy, cy: final states, a list with one (D, B, H_l) per layer; cy is None unless the cell is the LSTM.
-        tape: for `backward`.
+        tape: the `Tape` for `backward`.
     """
 
     y: np.ndarray
@@ -65,7 +63,7 @@ class Gradients:
 
     Attributes:
         dx: (T, B, I)
-        dhx, dcx: of the initial states, in the shapes of hy and cy; dcx is None unless the cell is the LSTM.
+        dhx, dcx: of the initial states, with the shapes of hy and cy; dcx is None unless the cell is the LSTM.
         params: a dict with the names and shapes of the parameters.
     """
 
@@ -81,18 +79,16 @@ def forward(cell, x, parameters, h0=None, c0=None, **options):
     Args:
         cell: "lstm", "gru", "gru_reset_before", "rnn_tanh" or "rnn_relu".
         x: (T, B, I)
-        parameters: dict of arrays by PyTorch's names, weight_ih_l0 and so on (suffix _reverse for the reverse
-            direction); they say how many layers and directions there are and the size of each layer. Without bias_ih,
-            bias_hh or both that bias is zero. Without weight_ih_l0 (and its _reverse) the input is skip input: x itself
-            goes to every gate of layer 0, I = H. With weight_hr (P, H) an LSTM's h is projected: h = W_hr (o *
-            tanh(c)), of size P, in states, y and weights.
+        parameters: dict of arrays by PyTorch's names, such as weight_ih_l0_reverse, which determine the number and
+            sizes of layers and directions. A missing bias_ih or bias_hh is zero. Without weight_ih_l0 the input is skip
+            input: every gate of layer 0 gets x itself, with I = H. With weight_hr (P, H) an LSTM's h is projected:
+            h = W_hr (o * tanh(c)), of size P.
         h0, c0: initial states: None (zeros), a list with one (D, B, H_l) per layer, or one (L*D, B, H) array if all
-            layers have the same H; c0 for the LSTM only. With a projection P stands for H in h0.
+            layers have the same H; c0 only for the LSTM. With a projection h0 has P in place of H.
         options: masks, lengths, resets, padding_value, cell_clip, clip_propagate_nan: see `Options`.
 
-    Any float dtype is taken, and all work is in float64, or in longdouble where all arrays are longdouble. The reverse
-    direction walks from the last step to 0; y[t] holds the forward direction's h[t], then the reverse direction's, on
-    the last axis; a final state is the state after the last step walked, which for the reverse direction is t = 0.
+    Work is done in float64, or in longdouble if all arrays are longdouble. On its last axis, y[t] has the forward
+    direction's h[t], then the reverse direction's. The reverse direction ends at t = 0 with its final state.
     """
     options = Options(**options)
     network = read_network(cell, parameters, options)
@@ -122,13 +118,11 @@ def forward(cell, x, parameters, h0=None, c0=None, **options):
 
 
 def backward(result, dy=None, dhy=None, dcy=None):
-    """Gradients of a loss from its derivatives with respect to y, hy and cy of `forward`.
+    """Return the `Gradients` of a loss from its derivatives with respect to y, hy and cy of `forward`.
 
     Args:
         dy: (T, B, D*H_last), or None for zeros; not read in padding.
         dhy, dcy: in either form of h0 and c0, or None for zeros.
-
-    The result is left unchanged and can be used again.
     """
     tape = result.tape
     network = tape.network
@@ -143,7 +137,7 @@ def backward(result, dy=None, dhy=None, dcy=None):
         if layer < network.num_layers - 1 and tape.masks[layer] is not None:
             dy = dy * tape.masks[layer]
         dx, dh_first, dc_first = np.zeros_like(x), [], []
-        dys = np.split(dy, network.num_directions, axis=2)  # y is [forward, reverse] on its last axis, and so is dy
+        dys = np.split(dy, network.num_directions, axis=2)  # [forward, reverse]
         for d, lane in enumerate(_lanes(network, layer, tape.pieces)):
             walks = tape.walks[layer][d]
             dx_part, dh, dc, dweights = _direction_backward(lane, x, walks, dys[d], dhy[layer][d], dcy[layer][d])
@@ -160,7 +154,7 @@ def backward(result, dy=None, dhy=None, dcy=None):
 # ------------------------------------------------------------------------------ one layer in one direction: all pieces
 @dataclass(frozen=True)
 class Lane:
-    """One layer in one direction (0 forward, 1 reverse): its cell, its weights, and the pieces of the batch."""
+    """One layer in one direction (0 forward, 1 reverse): cell, weights, and pieces of the batch."""
 
     cell: Cell
     weights: Weights
@@ -168,20 +162,18 @@ class Lane:
     direction: int
 
     def times(self, T):
-        """T steps in the order in which the direction walks them."""
+        """Return the T steps in the direction's order."""
         return range(T) if self.direction == 0 else range(T)[::-1]
 
 
 def _lanes(network, layer, pieces):
-    """The lanes of a layer: one for each direction."""
     return [Lane(network.cell, weights, pieces[d], d) for d, weights in enumerate(network.weights[layer])]
 
 
 def _direction_forward(lane, x, h0, c0, padding_value):
-    """One layer in one direction.
+    """Run one layer in one direction on x (T, B, I_k), h0 (B, H or P), c0 (B, H).
 
-    Reads x (T, B, I_k) and h0 (B, H or P), c0 (B, H) of the initial state. Returns y (T, B, H or P), h and c
-    of the final state, and the walks for the tape, one per piece.
+    Return y (T, B, H or P), the final h and c, and the tape's walks, one per piece.
     """
     T, B, _ = x.shape
     y = np.full((T, B, h0.shape[1]), padding_value, x.dtype)
@@ -197,12 +189,9 @@ def _direction_forward(lane, x, h0, c0, padding_value):
 
 
 def _direction_backward(lane, x, walks, dy, dhy, dcy):
-    """Backward of `_direction_forward`.
+    """Backward of `_direction_forward` for dy (T, B, H or P), dhy (B, H or P), dcy (B, H).
 
-    Reads dy (T, B, H or P), and of the final state dhy (B, H or P) and dcy (B, H). Returns
-    - dx (T, B, I_k), zero in padding;
-    - dh and dc of the initial state, zero where nothing begins with it;
-    - the gradients of the weights, added up over pieces and steps.
+    Return dx (T, B, I_k), zero in padding, dh and dc of the initial state, and the gradients of the weights.
     """
     zeros = [None if array is None else np.zeros_like(array) for array in lane.weights.by_kind().values()]
     dx, dweights = np.zeros_like(x), Weights(*zeros)
@@ -218,10 +207,9 @@ def _direction_backward(lane, x, walks, dy, dhy, dcy):
 
 # ------------------------------------------------------------------------------------- one piece: its steps, one by one
 def _walk_forward(lane, x, h, c):
-    """The steps of one piece. T and B here are those of the piece; T may be 0.
+    """Run the steps of one piece on x (T, B, I_k), h (B, H or P), c (B, H), where T may be 0.
 
-    Reads x (T, B, I_k) and h (B, H or P), c (B, H) to begin with. Returns y (T, B, H or P), the last h and c,
-    and the steps for the tape.
+    Return y (T, B, H or P), the last h and c, and the tape's steps.
     """
     (T, B, _), cell, weights = x.shape, lane.cell, lane.weights
     y, steps = np.empty((T, B, h.shape[1]), x.dtype), [None] * T
@@ -237,10 +225,9 @@ def _walk_forward(lane, x, h, c):
 
 
 def _walk_backward(lane, dweights, x, steps, dy, dh, dc):
-    """Backward of `_walk_forward`: the same steps, last first; adds to the arrays of dweights.
+    """Backward of `_walk_forward` for dy (T, B, H or P), and dh (B, H or P), dc (B, H) of the last state.
 
-    Reads dy (T, B, H or P), and dh (B, H or P), dc (B, H) of the last state. Returns dx (T, B, I_k), and dh and
-    dc of the first state.
+    Add to the arrays of dweights; return dx (T, B, I_k), and dh and dc of the first state.
     """
     dx, cell, weights = np.empty_like(x), lane.cell, lane.weights
     for t in reversed(lane.times(len(x))):
@@ -259,22 +246,22 @@ def _walk_backward(lane, dweights, x, steps, dy, dh, dc):
 
 
 def _input_product(weights, x):
-    """W x (B, G*H); with skip input x (B, H) itself for each gate."""
+    """Return W x (B, G*H), or for skip input x (B, H) repeated for each gate."""
     if weights.W is None:
         return np.tile(x, (1, len(weights.b_w) // x.shape[1]))
     return x @ weights.W.T
 
 
 def _input_product_backward(weights, dweights, x, dax):
-    """dx (B, I_k) from dax (B, G*H); adds to dweights.W."""
-    if weights.W is None:  # every gate sees x
+    """Return dx (B, I_k) for dax (B, G*H); add to dweights.W."""
+    if weights.W is None:
         return dax.reshape(len(x), -1, x.shape[1]).sum(axis=1)
     dweights.W[...] += dax.T @ x
     return dax @ weights.W
 
 
 def _state_product(cell, weights, ax, h):
-    """ah = R h + b_r (B, G*H); and v (B, H), which the last gate's rows of R multiply: h, but for a cell with reset."""
+    """Return ah = R h + b_r (B, G*H), and v, which the last gate's rows of R multiply (h for cells without `Reset`)."""
     ah = h @ weights.R.T + weights.b_r
     if cell.reset is None:
         return ah, h
@@ -283,7 +270,7 @@ def _state_product(cell, weights, ax, h):
 
 
 def _state_product_backward(cell, weights, dweights, step, dax, dah):
-    """dax and dah, complete, and the gradient that reaches h through ah; adds to dweights.R."""
+    """Return the complete dax and dah, and the gradient of h through ah; add to dweights.R."""
     h = step["h_before"]
     if cell.reset is None:
         dweights.R[...] += dah.T @ h

@@ -1,24 +1,23 @@
-"""The random numbers of layers in a training call, from Philox4x32-10 over NumPy arrays.
+"""The random numbers of layers in a training call, by Philox4x32-10 in NumPy.
 
-Written from the generator's own C code (Salmon, Moraes, Dror and Shaw 2011, doi:10.1145/2063384.2063405, Random123's
-philox.h), with no code of the rest of the package. A random number is a function of (seed, what it is for, position,
-number of the training call), so a mask can be told without having been there.
+The generator follows Random123's philox.h (Salmon, Moraes, Dror and Shaw 2011, doi:10.1145/2063384.2063405). A random
+number is a function of (seed, stream, position, number of the training call), so that a mask can be computed again.
 """
 
 import numpy as np
 
-# Which random numbers are for what: dropout between layers has the streams 0 to L - 2.
+# Dropout between layers has the streams 0 to L - 2.
 NOISE_STREAM, DROP_CONNECT_STREAM, STREAMS_PER_PLACE = 1 << 31, 1 << 30, 1 << 8
 
 
 def mulhilo32(a, b):
-    """(high, low) words of the product of a constant and an array of words."""
+    """Return the (high, low) words of the product of a constant and an array of words."""
     product = np.uint64(a) * b.astype(np.uint64)
     return (product >> np.uint64(32)).astype(np.uint32), product.astype(np.uint32)
 
 
 def philox4x32(counter, key):
-    """(..., 4) uint32 words of a counter (..., 4) and a key (2,) of words."""
+    """Return (..., 4) random uint32 words for a counter (..., 4) and a key (2,) of words."""
     counter = np.asarray(counter, np.uint32)
     key = [int(word) for word in key]
     for _ in range(10):
@@ -31,7 +30,7 @@ def philox4x32(counter, key):
 
 
 def random_words(n, seed, layer, call):
-    """The first n words of a layer's stream in a training call."""
+    """Return the first n words of stream `layer` in training call number `call`."""
     index = np.arange(n, dtype=np.uint64)
     group = index // np.uint64(4)
     counter = np.empty((n, 4), np.uint32)
@@ -42,22 +41,20 @@ def random_words(n, seed, layer, call):
 
 
 def dropout_masks(shapes, p, seed, call, dtype):
-    """The masks between layers in training call number `call`: one per layer but the last, of these shapes."""
+    """Return the dropout masks of these shapes, one per layer but the last, in training call number `call`."""
     return [dropout_mask(shape, p, seed, layer, call, dtype) for layer, shape in enumerate(shapes)]
 
 
 def dropped_weights(gates, hidden, p, seed, place, call, dtype):
-    """Return the masks of drop_connect for the recurrent weights (gates * H, H) of a place (layer D + direction): one
-    for each gate's matrix (H, H).
-    """
+    """Return drop_connect's masks (gates * H, H) for the recurrent weights of place = layer D + direction."""
     stream = DROP_CONNECT_STREAM + STREAMS_PER_PLACE * place
     return np.concatenate([dropout_mask((hidden, hidden), p, seed, stream + g, call, dtype) for g in range(gates)])
 
 
 def zoneout_kept(steps, batch, hidden, p, seed, place, call):
-    """(T, B, H): 1.0 where zoneout takes the new state, 0.0 where it keeps the old one; of a cell that draws nothing
-    else. The number of unit j of sequence b at time t is word 0 of counter (b H + j, t, stream, call).
-    """
+    """Return (T, B, H), 1.0 where zoneout takes the new state, 0.0 where it keeps the old; the cell has no other noise.
+
+    Unit j of sequence b at time t gets word 0 of the counter (b H + j, t, stream, call)."""
     counter = np.empty((steps, batch * hidden, 4), np.uint32)
     counter[..., 0], counter[..., 1] = np.arange(batch * hidden), np.arange(steps)[:, None]
     counter[..., 2], counter[..., 3] = NOISE_STREAM + STREAMS_PER_PLACE * place, call
@@ -66,7 +63,7 @@ def zoneout_kept(steps, batch, hidden, p, seed, place, call):
 
 
 def dropout_mask(shape, p, seed, layer, call, dtype):
-    """The mask: 1 / (1 - p) where the element's word is at least p 2^32, else 0."""
+    """Return a mask, 1 / (1 - p) where the element's word is at least p 2^32, else 0."""
     words = random_words(int(np.prod(shape)), seed, layer, call).astype(np.float64)
     scale = np.dtype(dtype).type(1 / (1 - p) if p < 1 else 0)
     return np.where(words >= round(p * 2**32), scale, 0).astype(dtype).reshape(shape)

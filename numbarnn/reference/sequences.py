@@ -1,8 +1,4 @@
-"""Which steps of which sequences belong together: sequences of unequal length, and sequences that begin anew.
-
-A batch is cut into pieces that know nothing of each other but a state handed over at most. Within a piece all
-is as if there were no lengths and no resets, so that loops.py needs no case for either.
-"""
+"""Cut a batch at lengths and resets into pieces, so that loops.py needs no case for either."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -12,13 +8,12 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Piece:
-    """A run of steps without a reset.
+    """Consecutive steps of one or all sequences without a reset.
 
     Attributes:
-        rows: the sequences: slice(None) for all, slice(b, b + 1) for one.
-        times: the steps from the first to the one after the last, as a slice.
-        initial: whether it begins with the initial state (else with zeros)
-        final: whether its last state is the final state (else nobody sees it)
+        rows, times: slices of the batch and of the steps.
+        initial: whether it begins with the initial state, else with zeros.
+        final: whether its last state is the final state, else the state is not used.
     """
 
     rows: slice
@@ -28,14 +23,13 @@ class Piece:
 
 
 def cut(T, B, lengths, resets, direction):
-    """The pieces of a batch for one direction (0 forward, 1 reverse). Every sequence has one final piece.
+    """Return the pieces of a batch for one direction (0 forward, 1 reverse). Every sequence has one final piece.
 
     Args:
-        lengths: (B,) ints, or None: all are T. Sequence b is its steps before lengths[b]; what comes after is padding
-            and in no piece. With length 0 it is one piece without steps: the final state is the initial state.
-        resets: (T, B) bools, or None: none. At resets[t, b] the sequence is cut between t - 1 and t, and no state goes
-            over the cut, in either direction. A cut at t = 0 is before the whole sequence: it keeps the initial state
-            of the forward direction away, and means nothing to the reverse direction, which ends there.
+        lengths: (B,) ints, or None for T. Steps from lengths[b] on are padding and in no piece. A sequence of length 0
+            is one piece without steps, whose final state is the initial state.
+        resets: (T, B) bools, or None. resets[t, b] cuts sequence b between t - 1 and t, in both directions. A cut at
+            t = 0 replaces the forward direction's initial state by zeros; the reverse direction ends there.
     """
     if lengths is None and resets is None:
         return [Piece(slice(None), slice(0, T), initial=True, final=True)]
@@ -54,7 +48,7 @@ def cut(T, B, lengths, resets, direction):
 
 
 def read_lengths(lengths, T, B):
-    """Lengths as a (B,) array of ints from 0 to T; None stays None."""
+    """Return lengths as a (B,) array of ints from 0 to T, or None."""
     if lengths is None:
         return None
     array = np.array(lengths)
@@ -66,7 +60,7 @@ def read_lengths(lengths, T, B):
 
 
 def read_resets(resets, T, B):
-    """Resets as a (T, B) array of bools; None stays None."""
+    """Return resets as a (T, B) array of bools, or None."""
     if resets is None:
         return None
     array = np.array(resets)

@@ -1,7 +1,6 @@
 """Read a network from the names and shapes of its parameters, with clear errors where they disagree.
 
-Every array that passes through here comes back as a float64 copy, so that the reference never shares memory
-with its caller.
+All arrays are copied to float64, so that the reference shares no memory with its caller.
 """
 
 from dataclasses import dataclass
@@ -18,11 +17,8 @@ class Weights:
     """Parameters of one layer and direction, float64.
 
     Attributes:
-        W: (G*H, I_k), or None: skip input, every gate's product with x is x itself.
-        R: (G*H, H), or (G*H, P) with a projection.
-        b_w: (G*H,), zeros where there is no such bias.
-        b_r: (G*H,), zeros where there is no such bias.
-        W_hr: (P, H), or None: no projection.
+        W: (G*H, I_k), or None for skip input. R: (G*H, H), or (G*H, P) with a projection.
+        b_w, b_r: (G*H,), zeros for a missing bias. W_hr: (P, H), or None without a projection.
     """
 
     W: np.ndarray | None
@@ -32,17 +28,13 @@ class Weights:
     W_hr: np.ndarray | None
 
     def by_kind(self):
-        """Kind, as in KINDS -> array."""
+        """Return kind, as in KINDS -> array."""
         return dict(zip(KINDS, (self.W, self.R, self.b_w, self.b_r, self.W_hr), strict=True))
 
 
 @dataclass(frozen=True)
 class Network:
-    """A cell and its parameters.
-
-    weights[layer][direction]
-    names[layer][direction]     a dict, kind as in KINDS -> PyTorch's name, of the parameters that there are
-    """
+    """A cell, its `Weights`, weights[layer][direction], and names[layer][direction], a dict kind -> PyTorch's name."""
 
     cell: Cell
     weights: list
@@ -80,14 +72,13 @@ class Options:
     """The options of `forward`, besides arrays and states.
 
     Attributes:
-        masks: dropout: None, or a list of L-1 arrays (T, B, D*H_l), already scaled by 1/(1-p), multiplied into the
-            output of layer l on its way to layer l+1 (never into x, y or the states)
-        lengths: (B,) ints from 0 to T, or None for T: steps t >= lengths[b] of sequence b are padding. Nothing there is
-            read; y is `padding_value` there; a final state is that after the last own step.
-        resets: (T, B) bools, or None: resets[t, b] lets sequence b begin anew at t: no state is handed over between its
-            steps t - 1 and t, in either direction; at t = 0 the forward direction's initial state is taken as zero.
-        cell_clip: bounds (lower, upper) that an LSTM's c is kept between at every step, one number c for (-c, c), or
-            None; clip_propagate_nan: whether a NaN stays one, or becomes `lower`.
+        masks: dropout between layers: L-1 arrays (T, B, D*H_l), scaled by 1/(1-p), or None.
+        lengths: (B,) ints from 0 to T, or None for T. Steps t >= lengths[b] of sequence b are padding: x is not read
+            there, and y is `padding_value`. The final state is the state after the sequence's last step.
+        resets: (T, B) bools, or None. At resets[t, b] no state passes between steps t - 1 and t of sequence b, in
+            either direction. At t = 0 the forward direction's initial state is zero.
+        cell_clip: bounds (lower, upper) of an LSTM's c, or c for (-c, c), or None.
+        clip_propagate_nan: whether NaN stays NaN, or becomes `lower`.
     """
 
     masks: list | None = None
@@ -142,7 +133,7 @@ def _check_names(cell, parameters, expected):
 
 
 def _read_cell(cell, cell_clip, propagate_nan):
-    """The cell, with its clipping if any: bounds (lower, upper), or one number c for (-c, c)."""
+    """Return the cell, with clipping if there is a `cell_clip`."""
     if cell_clip is None:
         return CELLS[cell]
     if cell != "lstm":
@@ -150,7 +141,7 @@ def _read_cell(cell, cell_clip, propagate_nan):
     bounds = copied(cell_clip)
     if bounds.ndim == 0 and bounds > 0:
         bounds = np.array([-bounds, bounds])
-    if bounds.shape != (2,) or not bounds[0] <= bounds[1]:  # `not <=`: NaN is wrong too
+    if bounds.shape != (2,) or not bounds[0] <= bounds[1]:  # `not <=` refuses NaN
         raise ValueError(
             f"cell_clip: expected None, a positive number or (lower, upper) with lower <= upper; got {cell_clip!r}"
         )
@@ -158,13 +149,7 @@ def _read_cell(cell, cell_clip, propagate_nan):
 
 
 def _read_weights(parameters, names, gates, input_size, sizes):
-    """One layer and direction.
-
-    Args:
-        input_size: I_k, or None: as the arrays have it.
-        sizes: (H, size of h), or None: as the arrays have them.
-    """
-
+    """Read one layer and direction; input_size (I_k) and sizes (H, size of h) are None if the arrays determine them."""
     R_name, R_shape = names["weight_hh"], np.shape(parameters[names["weight_hh"]])
     if "weight_hr" in names:
         if len(R_shape) != 2 or not 0 < R_shape[1] < R_shape[0] / gates or R_shape[0] % gates:
@@ -187,13 +172,13 @@ def _read_weights(parameters, names, gates, input_size, sizes):
 
 
 def copied(value):
-    """A copy in float64, or in longdouble where that is what came."""
+    """Return a copy in float64, or in longdouble for longdouble."""
     wide = getattr(value, "dtype", None) == np.longdouble
     return np.array(value, dtype=np.longdouble if wide else np.float64)
 
 
 def read_array(name, value, shape):
-    """A float64 copy of `value`, which must have exactly this shape."""
+    """Return a copy of `value`; ValueError if it has another shape."""
     array = copied(value)
     if array.shape != shape:
         raise ValueError(f"{name}: expected shape {shape}; got {array.shape}")
@@ -201,7 +186,7 @@ def read_array(name, value, shape):
 
 
 def read_input(x, network):
-    """x as a float64 copy (T, B, I), with T and B at least 1."""
+    """Return a copy of x (T, B, I), with T and B at least 1."""
     array = copied(x)
     size = network.input_size
     if array.ndim != 3 or array.shape[2] != size or 0 in array.shape:
@@ -211,12 +196,9 @@ def read_input(x, network):
 
 
 def read_state(name, state, sizes, network, batch):
-    """A state, or the gradient of one, as a list with one float64 copy (D, B, size) per layer.
+    """Return a state, or a state's gradient, as a list with one copy (D, B, size) per layer.
 
-    Args:
-        sizes: of the layers: `output_sizes` for h, `hidden_sizes` for c.
-
-    Takes None (zeros), a list or tuple of such arrays, or one array (L*D, B, size) if all sizes are equal.
+    state: None (zeros), a list or tuple of arrays, or one array (L*D, B, size) if all sizes are equal.
     """
     D = network.num_directions
     if state is None:
@@ -236,15 +218,12 @@ def read_state(name, state, sizes, network, batch):
 
 
 def read_hidden_state(name, state, network, batch):
-    """As `read_state` for h, its initial or final value or the gradient of one."""
+    """Return `read_state` of an h or its gradient."""
     return read_state(name, state, network.output_sizes, network, batch)
 
 
 def read_cell_state(name, state, network, batch):
-    """As `read_state` for an LSTM's cell state; other cells have none, and giving one is an error.
-
-    For them it is of size 0, so that loops.py can treat all cells alike.
-    """
+    """Return `read_state` of an LSTM's c or its gradient; of size 0 for other cells, which must get None."""
     if network.cell.has_c:
         return read_state(name, state, network.hidden_sizes, network, batch)
     if state is not None:
@@ -253,7 +232,7 @@ def read_cell_state(name, state, network, batch):
 
 
 def read_masks(masks, network, steps, batch):
-    """Dropout masks as a list of L-1 float64 copies (T, B, D*H_l); None gives no masks (None per layer)."""
+    """Return a list of L-1 masks: copies (T, B, D*H_l), or None for each without dropout."""
     between = network.num_layers - 1
     if masks is None:
         return [None] * between

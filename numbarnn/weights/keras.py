@@ -31,14 +31,14 @@ def read(source, cell=None, reset_after=None, activation=None, recurrent_activat
         form = "gru" if reset_after else "gru_reset_before"
         if cell not in (None, form):
             raise ValueError(
-                f"reset_after={reset_after!r} is cell {form!r}, but cell is {cell!r}: leave one of them out"
+                f"reset_after={reset_after!r} is cell {form!r}, but cell is {cell!r}. Leave one of them out"
             )
         cell = form
     several = not _is_layer(source) and any(isinstance(entry, tuple | list) or _is_layer(entry) for entry in source)
     items = source if several else [source]  # one layer, or its list of arrays
     if cell in ("rnn_tanh", "rnn_relu"):
         if activation not in (None, cell.removeprefix("rnn_")):
-            raise ValueError(f"activation {activation!r} is not that of cell {cell!r}: leave cell out")
+            raise ValueError(f"activation {activation!r} is not that of cell {cell!r}. Leave cell out")
         activation = cell.removeprefix("rnn_")
     arguments = activation, recurrent_activation
     kinds, parts, widths = set(), {}, set()
@@ -48,7 +48,7 @@ def read(source, cell=None, reset_after=None, activation=None, recurrent_activat
             kind, functions = _layer_cell(item, where)
             kind = agreed(cell, kind, where)
             if arguments not in ((None, None), functions):
-                raise ValueError(f"{where} has activations of its own, {functions}: leave those arguments out")
+                raise ValueError(f"{where} has activations of its own, {functions}. Leave those arguments out")
             item = item.get_weights()
         directions, kind = _split([host(array, where) for array in item], kind, where, functions[0])
         kinds.add((kind, _functions(*functions, where)))
@@ -57,7 +57,7 @@ def read(source, cell=None, reset_after=None, activation=None, recurrent_activat
     if len(kinds) > 1 or len(widths) > 1:
         raise ValueError(
             f"the layers of a stack must be alike, but their cells are {sorted({kind for kind, _ in kinds})}, their "
-            f"numbers of directions {sorted(widths)}, their activations {sorted({one for _, one in kinds})}: convert "
+            f"numbers of directions {sorted(widths)}, their activations {sorted({one for _, one in kinds})}. Convert "
             "them one by one"
         )
     cell, (activation, recurrent) = kinds.pop()
@@ -75,7 +75,7 @@ def _functions(activation, recurrent_activation, where):
         name = usual if name is None else name
         if name == "hard_sigmoid":
             raise ValueError(
-                "'hard_sigmoid' is two functions: pass 'hard_sigmoid_keras2', clip(0.2 x + 0.5, 0, 1), for weights of "
+                "'hard_sigmoid' is two functions. Pass 'hard_sigmoid_keras2', clip(0.2 x + 0.5, 0, 1), for weights of "
                 "Keras 1 and 2, or 'hard_sigmoid_keras3', clip(x / 6 + 0.5, 0, 1), for those of Keras 3"
             )
         if not isinstance(name, str) or name not in KERAS:
@@ -100,7 +100,7 @@ def _layer_cell(layer, where):
         return pair[0]
     base = next((base for base in type(layer).__mro__ if base.__name__ in CLASSES), None)
     if base is None:
-        cure = ": pass the model's recurrent layers one by one" if hasattr(layer, "layers") else ""
+        cure = ". Pass the model's recurrent layers one by one" if hasattr(layer, "layers") else ""
         kinds = ", ".join(CLASSES)
         raise TypeError(f"{where} must be a Keras {kinds} or Bidirectional layer, not {type_name(layer)}{cure}")
     if config["go_backwards"] and not where.endswith("backward_layer"):
@@ -120,7 +120,7 @@ def _split(arrays, cell, where, activation):
     if len(arrays) not in (2, 3, 4, 6):
         raise ValueError(
             f"{where} must have weights [kernel, recurrent_kernel] or [kernel, recurrent_kernel, bias], or twice as "
-            f"many for two directions, but has {len(arrays)} arrays{'' if arrays else ': build the layer first'}"
+            f"many for two directions, but has {len(arrays)} arrays{'' if arrays else '. Build the layer first'}"
         )
     directions, size = [], len(arrays) if len(arrays) < 4 else len(arrays) // 2
     for begin in range(0, len(arrays), size):
@@ -140,7 +140,7 @@ def _split(arrays, cell, where, activation):
         if bias and bias[0].shape != expected:
             other = {("gru", (columns,)): "gru_reset_before", ("gru_reset_before", (2, columns)): "gru"}
             other = other.get((cell, bias[0].shape))
-            cure = f", which is that of {other!r}: ask for that, or for nothing; {GRU_FORMS}" if other else ""
+            cure = f", which is that of {other!r}. Pass that cell, or none. {GRU_FORMS}" if other else ""
             raise ValueError(f"the bias of {where} must have shape {expected} for {cell}, not {bias[0].shape}{cure}")
         part = {"W": kernel.T, "R": recurrent.T}
         if bias:
@@ -155,7 +155,7 @@ def _cell_by_shape(shape, bias, where, activation):
     cell = {4: "lstm", 3: gru, 1: None if activation is None else "rnn_tanh"}.get(shape[1] / max(shape[0], 1))
     if cell is None:
         raise ValueError(
-            f"recurrent_kernel of {where} must have 4 columns per unit (LSTM) or 3 (GRU), but has shape {shape}: pass "
+            f"recurrent_kernel of {where} must have 4 columns per unit (LSTM) or 3 (GRU), but has shape {shape}. Pass "
             "activation= for a SimpleRNN"
         )
     return cell
@@ -164,7 +164,7 @@ def _cell_by_shape(shape, bias, where, activation):
 # ---------------------------------------------------------------- writing
 def write(network):
     """Return for each Keras layer the list of arrays for `set_weights`, see `numbarnn.convert.to_keras`."""
-    refuse(network, "Keras", cell_clip="clip of the cell state", proj_size="projection")
+    refuse(network, "Keras")
     network = completed(network, both_biases=network.cell == "gru")
     layers = [[] for _ in network.hidden_sizes]
     for layer, direction in network.pseudo_layers():

@@ -25,13 +25,14 @@ from numbarnn.weights.space import WeightSpace, parameter_name
 OPTIONS = ("bias", "bidirectional", "batch_first", "dropout", "proj_size", "input_mode", "cell_clip",
            "clip_propagate_nan")  # fmt: skip
 _DEFAULTS = {"proj_size": 0, "input_mode": "linear", "cell_clip": None, "clip_propagate_nan": True}
+UNUSUAL = {"cell_clip": "clip of the cell state", "proj_size": "projection"}  # options that few formats know
 NAME = re.compile(r"(weight_ih|weight_hh|weight_hr|bias_ih|bias_hh)_l(0|[1-9]\d*)(_reverse)?")
 
 # explanation in messages that refuse to convert one form of the GRU to the other
 GRU_FORMS = (
     "'gru' applies the reset gate after the recurrent product (cuDNN, PyTorch, Keras with reset_after=True, ONNX with "
     "linear_before_reset=1), 'gru_reset_before' before it (Keras with reset_after=False, ONNX with "
-    "linear_before_reset=0); with the same weights they compute different things, so neither is converted to the other"
+    "linear_before_reset=0). With the same weights they compute different things, so neither is converted to the other"
 )
 
 
@@ -64,9 +65,9 @@ class NetworkData:
         dtypes, cure = {name: array.dtype.name for name, array in self.parameters.items()}, ", ".join(DTYPES)
         name, *others = set(dtypes.values())
         if others:
-            raise TypeError(f"the parameters must be of one dtype, but are {dtypes}: pass dtype=, one of {cure}")
+            raise TypeError(f"the parameters must be of one dtype, but are {dtypes}. Pass dtype=, one of {cure}")
         if name not in DTYPES:
-            raise TypeError(f"the parameters are of dtype {name}: pass dtype=, one of {cure}")
+            raise TypeError(f"the parameters are of dtype {name}. Pass dtype=, one of {cure}")
         return name
 
     @cached_property
@@ -93,7 +94,7 @@ def host(value, name):
     if isinstance(value, np.ndarray):
         return value
     if getattr(value, "is_meta", False):
-        raise ValueError(f"{name} is a tensor on device 'meta', which has no numbers: load the weights first")
+        raise ValueError(f"{name} is a tensor on device 'meta', which has no numbers. Load the weights first")
     if hasattr(value, "detach"):  # PyTorch's, whose bfloat16 NumPy can only take by way of float32
         value = value.detach().cpu()
         half = "bfloat16" in str(value.dtype)
@@ -136,9 +137,9 @@ def agreed(cell, name, where):
     """Return `name`, the cell's name in a source; ValueError if the user's argument `cell` is another cell."""
     if cell is None or cell_name(cell) == name:
         return name
-    forms = f"; {GRU_FORMS}" if {cell_name(cell), name} == {"gru", "gru_reset_before"} else ""
+    forms = f". {GRU_FORMS}" if {cell_name(cell), name} == {"gru", "gru_reset_before"} else ""
     raise ValueError(
-        f"{where} is of cell {name!r}, not {cell_name(cell)!r} as asked for: leave that argument out{forms}"
+        f"{where} is of cell {name!r}, not {cell_name(cell)!r} as asked for. Leave that argument out{forms}"
     )
 
 
@@ -167,7 +168,7 @@ def infer(parameters, cell=None, what="state_dict"):
         cell = {4: "lstm", 3: "gru"}.get(rows / max(projection[1] if projection else columns, 1))
         if cell is None:
             raise ValueError(
-                f"weight_hh_l0 of {what} must have 4 rows per unit (LSTM) or 3 (GRU), but has shape {shape}: pass "
+                f"weight_hh_l0 of {what} must have 4 rows per unit (LSTM) or 3 (GRU), but has shape {shape}. Pass "
                 "cell='rnn_tanh' or 'rnn_relu' for a vanilla RNN, or another cell"
             )
     cell, kinds = cell if hasattr(cell, "gates") else cell_name(cell), {match[1] for match in matches}
@@ -216,10 +217,10 @@ def completed(network, both_biases=True):
     return infer(added | network.parameters, network.cell, "the network") if added else network
 
 
-def refuse(network, target, **without):
-    """Raise ValueError if the network has one of the options `without`, option -> its description."""
-    for option, value in without.items():
-        if getattr(network, option):
+def refuse(network, target, *known):
+    """Raise ValueError if the network has an option of `UNUSUAL` that a format does not know."""
+    for option, value in UNUSUAL.items():
+        if option not in known and getattr(network, option):
             raise ValueError(
                 f"{target} has no {value}, but this layer has {option}={getattr(network, option)}; files of "
                 "save_safetensors have all options"
@@ -253,12 +254,12 @@ def described_cell(description, cell, source):
         known = getattr(library, name, None), cells.CELLS.get(name)  # some names are in both
         cell = known[digest is None] or next(filter(None, known), None)  # cells without equations have no digest
     if not isinstance(cell, Cell):
-        raise ValueError(f"{source} is a layer of the cell {name!r}, which is not numbarnn's own: pass cell=")
+        raise ValueError(f"{source} is a layer of the cell {name!r}, which is not numbarnn's own. Pass cell=")
     if cell.name != name:
         raise ValueError(f"{source} is a layer of the cell {name!r}, but cell= is {cell.name!r}")
     if getattr(cell, "digest", None) != digest:
         raise ValueError(
-            f"{source} is a layer of a cell {name!r} with other equations: pass the cell with which it was written, or "
+            f"{source} is a layer of a cell {name!r} with other equations. Pass the cell with which it was written, or "
             "load its arrays by layer.load_state_dict(...)"
         )
     return cell

@@ -82,7 +82,7 @@ def read(model, node=None, reverse_as_forward=False):
     graph = chosen[0][1]
     if any(other is not graph for _, other in chosen):
         raise ValueError(
-            f"the nodes lie in several graphs, so they form no stack: choose with node= (name or number) from "
+            f"the nodes lie in several graphs, so they form no stack. Choose with node= (name or number) from "
             f"{_listed(chosen)}"
         )
     layers = []
@@ -94,7 +94,7 @@ def read(model, node=None, reverse_as_forward=False):
             layers.append(layer)
     if back := [one.name for one in layers if one.direction == "reverse" and not reverse_as_forward]:
         raise ValueError(
-            f"node {back[0]!r} has direction='reverse', but numbarnn's layers have a forward direction: pass "
+            f"node {back[0]!r} has direction='reverse', but numbarnn's layers have a forward direction. Pass "
             "reverse_as_forward=True, and reverse x and y in time yourself"
         )
     kinds = {(one.cell, len(one.arrays), one.layout) for one in layers}
@@ -164,7 +164,7 @@ def _choose(recurrent, wanted):
         matches = [pair for number, pair in enumerate(recurrent) if one in (number, pair[0].name, *pair[0].output)]
         if len(matches) != 1 or one == "":
             subject = f"{len(matches)} LSTM, GRU and RNN nodes are" if matches else "no LSTM, GRU or RNN node is"
-            cure = ": pass a number, from 0" if matches else ""
+            cure = ". Pass a number, from 0" if matches else ""
             raise ValueError(f"{subject} called {one!r}; the model has {_listed(recurrent)}{cure}")
         chosen += matches
     return chosen
@@ -235,7 +235,7 @@ def _check_fed(graph, below, above):
     source += " by other axes than a layer's" if node is not None and name in below.nodes[0].results else ""
     raise ValueError(
         f"the input {x!r} of node {above.name!r} must be the output of node {below.name!r}, as in a stack, but comes "
-        f"from {source}: convert the nodes one by one with node="
+        f"from {source}. Convert the nodes one by one with node="
     )
 
 
@@ -288,7 +288,7 @@ def _kind(operator, attributes, directions, where):
     if backward and backward != forward:
         raise ValueError(
             f"{where} has activations {forward} forward and {backward} backward, but a layer's directions have one "
-            "cell: make a node of each direction"
+            "cell. Make a node of each direction"
         )
     clip = attributes.pop("clip", None)
     if clip is not None and not clip > 0:
@@ -308,7 +308,7 @@ def _activation(name, constants, where):
         if not values and default is None:
             raise ValueError(
                 f"{where} has the activation {name} without its activation_{letter}, for which runtimes take "
-                "different values: write it into the node"
+                "different values. Write it into the node"
             )
         activation.append(float(values.pop(0)) if values else default)
     return tuple(activation)
@@ -331,7 +331,7 @@ def _weights(node, graph, where):
         kept = exact and array is not None if argument == "lengths" else array is None or np.any(array)
         if kept and not runs:
             raise ValueError(
-                f"{where} has the constant input {kind} ({names[kind]!r}), which a layer does not keep: make it an "
+                f"{where} has the constant input {kind} ({names[kind]!r}), which a layer does not keep. Make it an "
                 f"input of the model, and pass {argument}= to the layer's calls"
             )
         if runs and argument == "state" and kind in names and graph.origin(names[kind])[1] is not None:

@@ -136,7 +136,7 @@ def _array(tensor):
     from onnx import TensorProto, numpy_helper
 
     if tensor.data_location == TensorProto.EXTERNAL:  # onnx would look in the current folder
-        raise ValueError(f"the numbers of {tensor.name!r} are in a file next to the model: pass the model's path")
+        raise ValueError(f"the numbers of {tensor.name!r} are in a file next to the model. Pass the model's path")
     try:
         return numpy_helper.to_array(tensor)
     except (KeyError, TypeError, ValueError) as error:

@@ -11,8 +11,9 @@ import operator
 import numpy as np
 
 from numbarnn.cells.scalar import SQRT_HALF
+from numbarnn.cells.tracing.graph import add_operators
 from numbarnn.weights.network import package
-from numbarnn.weights.onnx_write import OPSET
+from numbarnn.weights.onnx_write import checked_model
 from numbarnn.weights.unfused import UnfusedLayer
 
 KEY = "numbarnn"  # in the model's metadata: the description of the layer
@@ -23,6 +24,10 @@ _NAMES = {
     "sigmoid": "Sigmoid", "sign": "Sign", "sin": "Sin", "softplus": "Softplus", "softsign": "Softsign", "sqrt": "Sqrt",
     "sub": "Sub", "tanh": "Tanh", "where": "Where", "clip": "Clip",
 }  # fmt: skip
+
+
+_METHODS = {"add": "add", "sub": "sub", "mul": "mul", "truediv": "divide", "matmul": "product"}
+_FUNCTIONS = {op: getattr(operator, method) for method, op in _METHODS.items()}
 
 
 class GraphValue:
@@ -39,6 +44,9 @@ class GraphValue:
     def T(self):
         return self.graph.node("Transpose", self, array=None if self.array is None else self.array.T)
 
+    def _operation(self, op, left, right):
+        return self.graph.operation(op, left, right, function=_FUNCTIONS[op])
+
     def __neg__(self):
         return self.graph.node("Neg", self, array=None if self.array is None else -self.array)
 
@@ -47,20 +55,7 @@ class GraphValue:
         return self.graph.node("Slice", self, *map(self.graph.whole_numbers, ends), array=self.array[key])
 
 
-def _binary(op, function):
-    def forward(self, other):
-        return self.graph.operation(op, self, other, function=function)
-
-    def reflected(self, other):
-        return self.graph.operation(op, other, self, function=function)
-
-    return forward, reflected
-
-
-for _op, _name in {"add": "add", "sub": "sub", "mul": "mul", "divide": "truediv", "product": "matmul"}.items():
-    _forward, _reflected = _binary(_op, getattr(operator, _name))
-    setattr(GraphValue, f"__{_name}__", _forward)
-    setattr(GraphValue, f"__r{_name}__", _reflected)
+add_operators(GraphValue, _METHODS)
 
 
 class GraphWriter:
@@ -228,10 +223,8 @@ def write(stack, parameters, description, batch_first=False, state=False, length
             main.node("Concat", *rows, name=output, axis=0)
             main.declare(main.outputs, output, [len(values), "B", size])
     graph = helper.make_graph(main.nodes, stack.cell.name, main.inputs, main.outputs, main.initializers)
-    model = helper.make_model_gen_version(graph, opset_imports=[helper.make_opsetid("", OPSET)],
-                                          producer_name="numbarnn")  # fmt: skip
+    model = checked_model(graph)
     helper.set_model_props(model, {KEY: json.dumps(description)})
-    onnx.checker.check_model(model, full_check=True)
     return model
 
 

@@ -24,7 +24,7 @@ def write(network, batch_first=False, state=False, lengths=False, apart=False):
     """Return an onnx.ModelProto of a `NetworkData`, see `numbarnn.convert.to_onnx`.
 
     apart: each layer has separate states, such as hx_l0 (D, B, H), even if sizes are equal."""
-    refuse(network, "ONNX", cell_clip="clip of the cell state", proj_size="projection")
+    refuse(network, "ONNX")
     network = completed(network)
     kind = network.cell if isinstance(network.cell, Kind) else _KINDS[network.cell]
     onnx = package("onnx", "writing ONNX models")
@@ -93,8 +93,14 @@ def write(network, batch_first=False, state=False, lengths=False, apart=False):
         if parts[0] == f"{name}_part0":
             node("Concat", parts, name, axis=0)
     graph = helper.make_graph(nodes, network.name, inputs, outputs, constants)
-    version = OPSET_BFLOAT16 if number == onnx.TensorProto.BFLOAT16 else OPSET
-    opsets = [helper.make_opsetid("", version)]
+    return checked_model(graph, OPSET_BFLOAT16 if number == onnx.TensorProto.BFLOAT16 else OPSET)
+
+
+def checked_model(graph, opset=OPSET):
+    """Return the onnx.ModelProto of a graph, checked by onnx."""
+    from onnx import checker, helper
+
+    opsets = [helper.make_opsetid("", opset)]
     model = helper.make_model_gen_version(graph, opset_imports=opsets, producer_name="numbarnn")
-    onnx.checker.check_model(model, full_check=True)
+    checker.check_model(model, full_check=True)
     return model

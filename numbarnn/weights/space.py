@@ -95,7 +95,7 @@ class WeightSpace:
         num_ah, per_unit, heads, layout = General(**general)
         if clashes := set(STACKED.values()).intersection(per_unit):
             names = ", ".join(sorted(clashes))
-            raise ValueError(f"a cell's parameters per unit must not be called {names}: rename them")
+            raise ValueError(f"a cell's parameters per unit must not be called {names}. Rename them")
         self._layout = layout = layout or Layout(own=dict.fromkeys(per_unit, ("H",)))
         self.parameters, self.size, self.derived, self.derived_size = (), 0, {}, 0
         num_ah = num_gates if num_ah is None else num_ah
@@ -125,7 +125,7 @@ class WeightSpace:
             raise ValueError(f"two of a cell's parameters would both be called {max(names, key=names.count)}")
         if not self.size:
             raise ValueError(
-                "the network has no parameters with these options: give the equations one, such as p.W.name @ x or "
+                "the network has no parameters with these options. Give the equations one, such as p.W.name @ x or "
                 "p.name * h"
             )
 
@@ -140,7 +140,7 @@ class WeightSpace:
             if missing and len(shape) == 2:
                 raise ValueError(
                     f"p.{min(missing)} multiplies more than x, but layer {place[0]} has no matrices for x with this "
-                    "input_mode: use input_mode 'linear'"
+                    "input_mode. Use input_mode 'linear'"
                 )
             self._add_derived(place, kind, read, terms, groups)
             shape = (len(parts) * (shape[0] // len(terms)), *shape[1:])

@@ -22,7 +22,7 @@ def read(source, cell=None, prefix=""):
             raise TypeError(f"state_dict must map names to arrays, but has the keys {wrong}")
         return infer(_with_prefix(source, prefix), cell), {}
     if not hasattr(source, "state_dict"):
-        file = ": load the file first (torch.load, load_safetensors)" if isinstance(source, str | os.PathLike) else ""
+        file = ". Load the file first (torch.load, load_safetensors)" if isinstance(source, str | os.PathLike) else ""
         raise TypeError(f"source must be a state dict or a torch.nn.LSTM, GRU or RNN, but is {type_name(source)}{file}")
     module = _submodule(source, prefix)
     mode = getattr(module, "mode", None)  # "LSTM", "GRU", "RNN_TANH" or "RNN_RELU"
@@ -61,10 +61,10 @@ def _without(state_dict, prefix):
 def write(network):
     """Return a state dict for torch.nn's module of the same sizes, see `numbarnn.convert.to_torch`."""
     _refuse_reset_before(network, "torch.nn.GRU")
-    refuse(network, "torch.nn", cell_clip="clip of the cell state")
+    refuse(network, "torch.nn", "proj_size")
     if len(set(network.hidden_sizes)) > 1:
         raise ValueError(
-            f"torch.nn has one hidden_size for all layers, got {network.hidden_sizes}: use to_torch_cells, or "
+            f"torch.nn has one hidden_size for all layers, got {network.hidden_sizes}. Use to_torch_cells, or "
             "layer.state_dict()"
         )
     return dict(completed(network).parameters)
@@ -73,7 +73,7 @@ def write(network):
 def _refuse_reset_before(network, target):
     if network.cell == "gru_reset_before":
         raise ValueError(
-            f"{target} applies the reset gate after the recurrent product, but this layer has reset_after=False: use "
+            f"{target} applies the reset gate after the recurrent product, but this layer has reset_after=False. Use "
             "to_keras, to_onnx, save_safetensors or layer.state_dict()"
         )
 
@@ -132,7 +132,7 @@ def _cell_state(source, prefix, where):
 def write_cells(network):
     """Return state dicts of torch.nn's cells, see `numbarnn.convert.to_torch_cells`."""
     _refuse_reset_before(network, "torch.nn.GRUCell")
-    refuse(network, "A cell of torch.nn", cell_clip="clip of the cell state", proj_size="projection")
+    refuse(network, "A cell of torch.nn")
     network = completed(network)
     states = []
     for where in network.pseudo_layers():

@@ -29,9 +29,9 @@ class UnfusedLayer:
     def __init__(self, library, stack, layer, direction, parameters, drop=None):
         self._library, self._cell, self._direction = library, stack.cell, direction
         self._mode, space = stack.input_mode if layer == 0 else "linear", stack.space
-        self._structure = equations_of(stack.cell, stack.cell_clip, stack.clip_propagate_nan).structure
+        self._structure = equations_of(stack.cell).structure
         self._place, self._space, self._sizes = (layer, direction), space, space.sizes[layer, direction]
-        self._values = _Values(library, parameters, self._sizes)
+        self._values = _Values(library, parameters, None, self._sizes)
         self.W, self.b_w = (self._of_gates(kind, stack.cell.gates) for kind in ("W", "b_w"))
         R, b_r = (self._of_gates(kind, stack.cell.gates_of_ah) for kind in ("R", "b_r"))
         self._W_hr = next(iter(self._of_gates("W_hr", ("h",)).values()), None)
@@ -43,23 +43,28 @@ class UnfusedLayer:
             }
         if stack.cell.heads > 1:
             R = {gate: library.diagonal(one, stack.cell.heads) for gate, one in R.items()}
-        nodes, gate_of = reachable(self._structure.outputs), {n: g for g, n in self._structure.all_recurrent.items()}
+        nodes = reachable(self._structure.outputs)
         self._known = {node: node.data for node in nodes if node.op == "const"}
         self._known |= {node: float(self._sizes["H"]) for node in nodes if node.op == "units"}
         per_unit = self._of_gates("per_unit", stack.cell.per_unit) or parameters
         self._known |= {node: per_unit[name] for name, node in self._structure.per_unit.items()}
-        self._products = {}  # vector -> (nodes of its products, one matrix, one bias or None, rows of each)
+        by_vector = {}
         for node in nodes:
             if node.op == "product":
-                self._products.setdefault(node.args[0], []).append(node)
-        for vector, own in self._products.items():
-            gates = [gate_of[node] for node in own]
-            matrices = [R[gate] for gate in gates]
-            rows = [one.shape[0] for one in matrices]
-            self._products[vector] = own, _one(library, matrices), self._bias(b_r, gates, rows), rows
-        firsts = {own[0][0] for own in self._products.values()}
+                by_vector.setdefault(node.args[0], []).append(node)
+        self._products = {vector: self._product(products, R, b_r) for vector, products in by_vector.items()}
+        firsts = {products[0] for products in by_vector.values()}
         self._work = [node for node in nodes if node.args and (node.op != "product" or node in firsts)]
         self._functions = {node.op: library.function(node.op) for node in self._work if node.op != "product"}
+        self._states = [node for node in nodes if node.op == "state"]
+
+    def _product(self, nodes, R, b_r):
+        """Return (nodes, matrix, bias or None, rows of each node) to compute all products of a vector at once."""
+        gate_of = {node: gate for gate, node in self._structure.all_recurrent.items()}
+        gates = [gate_of[node] for node in nodes]
+        matrices = [R[gate] for gate in gates]
+        rows = [one.shape[0] for one in matrices]
+        return nodes, _one(self._library, matrices), self._bias(b_r, gates, rows), rows
 
     def _of_gates(self, kind, names):
         """Return name -> array of each gate's part of an array of `kind`; {} if the layer has none."""
@@ -110,26 +115,22 @@ class UnfusedLayer:
         now |= {node: parts[name] for name, node in structure.gates.items()}
         for number, node in enumerate(structure.noise):
             now[node] = library.constant(node.data[1].mean) if noise is None else noise[number]
-        nodes = [node for node in reachable(structure.outputs) if node.op == "state"]
-        now |= {node: states[node.data] for node in nodes}
+        now |= {node: states[node.data] for node in self._states}
         for node in self._work:
             if node.op != "product":
                 now[node] = self._functions[node.op](*(now[one] for one in node.args))
                 continue
-            own, matrix, bias, rows = self._products[node.args[0]]
+            nodes, matrix, bias, rows = self._products[node.args[0]]
             vector = library.spread(now[node.args[0]], states[0], matrix.shape[1])
-            now |= dict(zip(own, library.split(library.linear(vector, matrix, bias), rows), strict=True))
-        widths = [self._sizes["H"], *(self._sizes.get(size, size) for size in self._cell.parameters.states)]
-        widths += [self._sizes["H"]] * (len(states) - len(widths))
+            now |= dict(zip(nodes, library.split(library.linear(vector, matrix, bias), rows), strict=True))
+        sizes = ("H", *(self._cell.parameters.states or ["H"] * (len(states) - 1)))
+        widths = [self._sizes.get(size, size) for size in sizes]
         new = [library.spread(now[node], states[0], n) for node, n in zip(structure.outputs, widths, strict=True)]
         return new if self._W_hr is None else [library.linear(new[0], self._W_hr, None), *new[1:]]
 
 
 class _Values(Values):
     """`Values` of arrays of a library."""
-
-    def __init__(self, library, parameters, sizes):
-        super().__init__(library, parameters, None, sizes)
 
     def parameter(self, name):
         return self.parameters[name]

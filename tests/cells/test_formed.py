@@ -345,7 +345,7 @@ def test_a_constant_is_not_a_bias():
     assert cell.bias == "none" and cell.num_per_unit == 1
     twice = nr.cell(lambda x, h, p: nr.tanh(p.W.a @ x + five * h) * (2 - five.copy()))
     assert twice.num_per_unit == 2  # five, and 2 - five as NumPy computed it
-    with pytest.raises(ValueError, match=r"an array of the equations has .* of any H.*, so its 5 and hidden size 4"):
+    with pytest.raises(ValueError, match=r"an array of the equations has .* any H.*, so its 5 and hidden size 4"):
         nr.RNN(cell, 3, 4, device="cpu")
 
 

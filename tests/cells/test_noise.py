@@ -62,7 +62,7 @@ def test_gradients_go_through_what_scales_the_noise():
 
 
 def test_a_number_is_no_size_of_the_noise():
-    with pytest.raises(TypeError, match=r"each_step must be a bool, not 0\.1; scale the number"):
+    with pytest.raises(TypeError, match=r"each_step must be a bool, not 0\.1. Scale the number"):
         nr.cell(lambda x, h, p: nr.tanh(p.W.a @ x) + nr.normal(0.1))
 
 

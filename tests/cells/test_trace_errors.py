@@ -107,7 +107,7 @@ EQUATIONS = {
         "return where((h > 0) & (h < 1), h, 0)",
         "a comparison of traced values with .*&.*combine comparisons by where",
     ),
-    "condition_as_number": ("return h * (h > 0)", r"comparison as a number; choose with where\(condition, a, b\)"),
+    "condition_as_number": ("return h * (h > 0)", r"comparison cannot be .*. Choose with where\(condition, a, b\)"),
     "number_as_condition": ("return where(h, h, 0)", "where's condition is no comparison"),
     "matrix_right": ("return h @ p.R.a", "the traced value 'h' @ the parameter p.R.a; left of @ stands a matrix"),
     "product_of_values": ("return h @ h", "left of @ stands a matrix: p.R.name @ vector"),
@@ -133,7 +133,7 @@ EQUATIONS = {
     "array_times_value": ("return np.ones(3) @ h", r"an array of shape \(3,\) @ the traced value 'h'; left of @"),
     "matrix_as_vector": (
         "a = p.R.a @ h\nreturn a + p.R.a",
-        "p.R.a is used as a vector here .* and as a matrix elsewhere; take two",
+        "p.R.a is used as a vector here .* and as a matrix elsewhere. Take two",
     ),
     "vector_as_matrix": (
         "a = p.u * h\nreturn a + p.u @ h",
@@ -174,7 +174,7 @@ EQUATIONS = {
     ),
     "projection_with_heads of two states": (
         "m = tanh(p.W.a @ x + heads(p.R.a, 2) @ h)\nreturn heads(p.P.h, 2) @ m, c + m",
-        "p.P.h projects to the first state: leave out its heads and drop_connect",
+        "p.P.h projects to the first state. Leave out its heads and drop_connect",
     ),
     "sum_of_a_number": ("return a_of(x, h, p) * functions.sum(2.0)", "the sum of 2.0 needs a value per unit"),
     "traced_rate": ("return dropout(a_of(x, h, p), p.rate)", "rate must be a number, not the parameter p.rate"),

@@ -119,7 +119,7 @@ def test_nodes_in_branches_of_onnx_models(path):
     model = onnx.load(path)
     nodes = recurrent_nodes(model.graph)
     assert len(nodes) > 1
-    with pytest.raises(ValueError, match=r"form no stack: choose with node=.* in (then|else)_branch of If"):
+    with pytest.raises(ValueError, match=r"form no stack. Choose with node=.* in (then|else)_branch of If"):
         convert.from_onnx(path)
     evaluator = pytest.importorskip("onnx.reference").ReferenceEvaluator
     for number, (node, graphs) in enumerate(nodes):

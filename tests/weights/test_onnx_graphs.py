@@ -154,7 +154,7 @@ def test_nodes_in_branches_of_if(names):
         convert.from_onnx(model)
     for number, name in enumerate(names[::-1]):  # attributes are sorted by their names
         if names[0] == names[1]:
-            with pytest.raises(ValueError, match=r"2 LSTM, GRU and RNN nodes are called 'lstm'.*pass a number, from 0"):
+            with pytest.raises(ValueError, match=r"2 LSTM, GRU and RNN nodes are called 'lstm'.*Pass a number, from 0"):
                 convert.from_onnx(model, name)
             name = number
         _, (h, _) = convert.from_onnx(model, name, device="cpu")(x)
@@ -323,5 +323,5 @@ def test_numbers_beside_a_model_without_a_path(tmp_path, monkeypatch):
     assert convert.from_onnx(path, device="cpu").input_size == I
     monkeypatch.chdir(tmp_path)
     for source in (path.read_bytes(), onnx.load(path, load_external_data=False)):
-        with pytest.raises(ValueError, match=r"'W_y' are in a file next to the model: pass the model's path"):
+        with pytest.raises(ValueError, match=r"'W_y' are in a file next to the model. Pass the model's path"):
             convert.from_onnx(source)

@@ -136,7 +136,7 @@ def test_a_file_of_another_cell_is_refused(tmp_path):
     pytest.importorskip("safetensors")
     path = tmp_path / "layer.safetensors"
     convert.save_safetensors(nr.RNN(leaky, 3, 4, device="cpu"), path)
-    with pytest.raises(ValueError, match=r"layer of the cell 'leaky', .*: pass cell="):
+    with pytest.raises(ValueError, match=r"layer of the cell 'leaky', .*\. Pass cell="):
         convert.load_safetensors(path)
     with pytest.raises(ValueError, match=r"'leaky', but cell= is 'other'"):
         convert.load_safetensors(path, other)

@@ -255,7 +255,7 @@ def test_reverse_as_forward():
             {"operator": "RNN", "D": 2, "direction": "bidirectional", "activations": ["Tanh", "Relu"]},
             "forward and .* backward, but a layer's directions have one cell",
         ),
-        ({"direction": "reverse"}, "direction='reverse', but.*pass reverse_as_forward=True"),
+        ({"direction": "reverse"}, "direction='reverse', but.*Pass reverse_as_forward=True"),
         ({"inputs": ("X", "W", "R", "B", "", "", "", "P"), "constants": {"P": None}}, r"P \('P'\) must be constants"),
         ({"inputs": ("X", "W", "R", "", "lens"), "constants": {"lens": np.ones(2, np.int32)}}, "pass lengths= to"),
         (

@@ -105,7 +105,7 @@ def test_prefix_of_a_larger_model():
 def test_wrong_sources():
     with pytest.raises(TypeError, match=r"source must be a state dict or a torch.nn.LSTM, GRU or RNN, but is list"):
         convert.from_torch([1, 2])
-    with pytest.raises(TypeError, match=r"RNN, but is str: load the file first \(torch.load, load_safetensors\)"):
+    with pytest.raises(TypeError, match=r"RNN, but is str\. Load the file first \(torch.load, load_safetensors\)"):
         convert.from_torch("model.pt")
     with pytest.raises(TypeError, match=r"but is torch.nn.modules.rnn.GRUCell: .* single cells to from_torch_cells"):
         convert.from_torch(cell_module("gru", 4))
@@ -166,7 +166,7 @@ def test_the_reset_gate_before_the_product():
         with pytest.raises(ValueError, match=rf"torch.nn.{target} applies the reset gate after.*to_keras.*to_onnx"):
             function(layer)
     assert_same_layer(convert.from_torch(layer.state_dict(), "gru_reset_before", device="cpu"), layer)
-    with pytest.raises(ValueError, match=f"the module is of cell 'gru', not 'gru_reset_before' as.*out; {FORMS}"):
+    with pytest.raises(ValueError, match=f"the module is of cell 'gru', not 'gru_reset_before' as.*out. {FORMS}"):
         convert.from_torch(module("gru"), "gru_reset_before")
     with pytest.raises(ValueError, match=f"the list of cells is of cell 'gru', not 'gru_reset_before' as.*{FORMS}"):
         convert.from_torch_cells([cell_module("gru", 4)], "gru_reset_before")
@@ -174,9 +174,9 @@ def test_the_reset_gate_before_the_product():
 
 def test_a_module_is_what_it_is():
     assert convert.from_torch(module("rnn_relu"), "RNN_ReLU", device="cpu").cell == "rnn_relu"
-    with pytest.raises(ValueError, match="the module is of cell 'rnn_relu', not 'rnn_tanh' as asked for: leave"):
+    with pytest.raises(ValueError, match=r"the module is of cell 'rnn_relu', not 'rnn_tanh' as asked for. Leave"):
         convert.from_torch(module("rnn_relu"), "rnn_tanh")
-    with pytest.raises(ValueError, match="the list of cells is of cell 'lstm', not 'gru' as asked for: leave"):
+    with pytest.raises(ValueError, match=r"the list of cells is of cell 'lstm', not 'gru' as asked for. Leave"):
         convert.from_torch_cells([cell_module("lstm", 4)], "gru")
 
 
@@ -237,7 +237,7 @@ def test_dtypes_that_differ_or_are_not_ours():
     parameters = weights_helpers.make("gru").state_dict()
     with pytest.raises(TypeError, match=r"one dtype, but are {'weight_ih_l0': 'float32'.*'bias_ih_l0': 'float64'"):
         convert.from_torch(parameters | {"bias_ih_l0": np.zeros(15)})
-    with pytest.raises(TypeError, match="of dtype int64: pass dtype=, one of float32"):
+    with pytest.raises(TypeError, match=r"of dtype int64. Pass dtype=, one of float32"):
         convert.from_torch({name: np.zeros(array.shape, np.int64) for name, array in parameters.items()})
 
 

@@ -77,7 +77,7 @@ class Exchanged(NamedTuple):
 
 
 class Recorder(simulator.Watcher):
-    """Record `blocks` and `events` of the persistent launches (`persistent.launch.Launch`) of a pass, in order."""
+    """Record `blocks` and `events` of a pass; launches: its `persistent.launch.Launch`es, in order."""
 
     def __init__(self, launches):
         self.blocks, self.events, self._launches = [], [], iter(launches)

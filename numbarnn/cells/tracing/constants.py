@@ -5,6 +5,7 @@ import operator
 import numpy as np
 
 from numbarnn.cells.layout import Constant, Term
+from numbarnn.cells.tracing.graph import add_operators
 from numbarnn.cells.tracing.values import Traced
 
 
@@ -27,6 +28,12 @@ class ConstantOfH:
         array = self.data.of({"H": len(other)})
         return array[:, None] if array.ndim == 1 < np.ndim(other) else array
 
+    def _operation(self, op, left, right):
+        function, other = getattr(operator, op), right if left is self else left
+        if isinstance(other, Traced):
+            return NotImplemented
+        return self._computed(function if left is self else lambda a, b: function(b, a), other)
+
     def _computed(self, function, other):
         """Apply a function to this array and another; the result depends on H unless `other` is an array."""
         own = self.data.function
@@ -45,20 +52,7 @@ class ConstantOfH:
         return self * -1
 
 
-def _operator(function):
-    def forward(self, other):
-        return NotImplemented if isinstance(other, Traced) else self._computed(function, other)
-
-    def reflected(self, other):
-        return NotImplemented if isinstance(other, Traced) else self._computed(lambda a, b: function(b, a), other)
-
-    return forward, reflected
-
-
-for _name in ("add", "sub", "mul", "truediv"):
-    _forward, _reflected = _operator(getattr(operator, _name))
-    setattr(ConstantOfH, f"__{_name}__", _forward)
-    setattr(ConstantOfH, f"__r{_name}__", _reflected)
+add_operators(ConstantOfH, {name: name for name in ("add", "sub", "mul", "truediv")})
 
 
 class Identity(ConstantOfH):

@@ -54,7 +54,7 @@ class TracedCell(Cell):
 
     def __call__(self, *_, **__):
         raise TypeError(
-            f"cell {self.name} is not a function: in other equations write {self.name}.function(x, h, ..., p); a layer "
+            f"cell {self.name} is not a function: in other equations write {self.name}.function(x, h, ..., p). A layer "
             f"is numbarnn.RNN({self.name}, input_size, hidden_size)"
         )
 
@@ -200,11 +200,11 @@ def cell(function=None, *, save="gates", name=None, **hyperparameters):
         name = "_".join([_name_of(function), *texts])
     counts = next((key for key, value in chosen.items() if value is step), None)
     if counts in states:
-        raise error(f"{counts} is a state, and the number of the step; take two names", source_lines.definition)
+        raise error(f"{counts} is a state, and the number of the step. Take two names", source_lines.definition)
     states += (counts,) * (counts is not None)
     side = {key: value.width for key, value in chosen.items() if isinstance(value, SideInput)}
     if clash := {"H", "I", "P"}.intersection(side):
-        raise error(f"a side input cannot be called {min(clash)}; take another name", source_lines.definition)
+        raise error(f"a side input cannot be called {min(clash)}. Take another name", source_lines.definition)
     structure = _traced(function, input_name, states, chosen, side, source_lines)
     generated = assemble(name, states, structure, save, chosen, source_lines.statements())
     # after `assemble`, which may reorder gates
@@ -225,31 +225,23 @@ def _name_of(function):
     return name if name.isidentifier() else "cell"  # of a lambda
 
 
-def _signature(function, given, place):
+def _signature(function, hyperparameters, place):
     """Return (name of the input, names of states, hyperparameter -> value). place: the function's, for errors."""
-    called = _name_of(function)
-    takes = list(inspect.signature(function).parameters.values())
+    called, signature = _name_of(function), inspect.signature(function)
+    takes = list(signature.parameters.values())
     names = [parameter.name for parameter in takes]
-    if any(parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) for parameter in takes):
-        raise error(f"{called} takes any arguments (*, **); {_FORM}", place)
-    where_p = next((k for k, name in enumerate(names) if name in _PARAMETERS), None)
-    if where_p is None or where_p < 2:
-        raise error(f"{called} takes ({', '.join(names)}); {_FORM}", place)
-    by_name = [parameter.name for parameter in takes[: where_p + 1] if parameter.kind is parameter.KEYWORD_ONLY]
-    if by_name:
-        raise error(f"{called} takes {', '.join(by_name)} by name alone (behind *); {_FORM}", place)
+    where_p = next((k for k, name in enumerate(names) if name in _PARAMETERS), 0)
+    by_name = [one for one in takes[: where_p + 1] if one.kind is one.KEYWORD_ONLY]
+    if where_p < 2 or by_name or any(one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD) for one in takes):
+        raise error(f"{called} takes {signature}; {_FORM}", place)
     defaults = {parameter.name: parameter.default for parameter in takes[where_p + 1 :]}
-    unknown = given.keys() - defaults.keys()
-    if unknown:
+    if unknown := hyperparameters.keys() - defaults.keys():
+        known = ", ".join(defaults) or "none"
+        raise TypeError(f"{called} has no hyperparameter {', '.join(sorted(unknown))}; it has {known} (they follow p)")
+    chosen = defaults | hyperparameters
+    if missing := [name for name, value in chosen.items() if value is inspect.Parameter.empty]:
         raise TypeError(
-            f"{called} has no hyperparameter {', '.join(sorted(unknown))}; it has "
-            f"{', '.join(defaults) or 'none'} (they stand after p)"
-        )
-    chosen = defaults | given
-    missing = [name for name, value in chosen.items() if value is inspect.Parameter.empty]
-    if missing:
-        raise TypeError(
-            f"{called} needs a value of {', '.join(missing)}: cell({missing[0]}=...), or a default; an input of each "
+            f"{called} needs a value of {', '.join(missing)}: cell({missing[0]}=...), or a default. An input of each "
             f"step besides {names[0]} is {missing[0]}=numbarnn.side(width)"
         )
     return names[0], tuple(names[1:where_p]), chosen
@@ -289,7 +281,7 @@ def _traced(function, input_name, states, hyperparameters, side, source_lines):
     if operations > MOST_OPERATIONS:
         raise error(
             f"the equations have {operations:,} operations per unit and step, but at most {MOST_OPERATIONS:,} are "
-            "compiled; use a matrix, or a sum over units",
+            "compiled. Use a matrix, or a sum over units",
             place,
         )
     if not structure.gates:
@@ -317,7 +309,7 @@ def _set_options(structure, options, place):
         )
     if structure.projection and options[structure.projection] != (1, 0.0):
         raise error(
-            f"p.{structure.projection} projects to the first state: leave out its heads and drop_connect", place
+            f"p.{structure.projection} projects to the first state. Leave out its heads and drop_connect", place
         )
     structure.heads = max(heads.values(), default=1)
     rates = tuple(options[name][1] for name in matrices)

@@ -24,6 +24,13 @@ SAME_VALUE = {"stop_gradient", "custom_derivative"}  # return their first argume
 _COMMUTATIVE = {"add", "mul"}
 
 
+def add_operators(cls, methods):
+    """Define binary operators, Python's name -> op, of a class by its method _operation(op, left, right)."""
+    for name, op in methods.items():
+        setattr(cls, f"__{name}__", lambda self, other, op=op: self._operation(op, self, other))
+        setattr(cls, f"__r{name}__", lambda self, other, op=op: self._operation(op, other, self))
+
+
 class Node:
     """One expression.
 

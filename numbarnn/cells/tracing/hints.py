@@ -22,7 +22,7 @@ WRITE = {
     "ceil": "-numbarnn.floor(-a)", "trunc": "numbarnn.sign(a) * numbarnn.floor(abs(a))", "fmod": "a % b",
     "remainder": "a % b", "mod": "a % b", "floor_divide": "numbarnn.floor(a / b)", "heaviside": "where(a > 0, 1, 0)",
     "logical_and": "where(a > 0, where(b > 0, ...), ...)", "logical_or": "where inside where",
-    "fmax": "numbarnn.maximum(a, b)", "fmin": "numbarnn.minimum(a, b)", "dropout": "numbarnn.dropout(a, rate)",
+    "fmax": "numbarnn.maximum(a, b)", "fmin": "numbarnn.minimum(a, b)",
     "matmul": "p.R.name @ a", "dot": "p.R.name @ a, or numbarnn.sum(a * b)", "linear": "p.W.name @ a + p.b.name",
     "einsum": "p.R.name @ a, or numbarnn.sum(a * b)", "inner": "numbarnn.sum(a * b)", "mm": "p.R.name @ a",
     "stack": "a variable for each part", "zeros_like": "0 * a", "ones_like": "1 + 0 * a",

@@ -152,9 +152,9 @@ class Parameter(Operand):
         trace.parameter(name, kind)
         value, columns = self._options.get("initial"), self._options.get("columns") if kind == "matrix" else None
         if value is not None and trace.initial.setdefault(name, value) != value:
-            raise error(f"p.{name} has the initial value {value} here and {trace.initial[name]} elsewhere; use one")
+            raise error(f"p.{name} has the initial value {value} here and {trace.initial[name]} elsewhere. Use one")
         if columns is not None and trace.columns.setdefault(name, columns) != columns:
-            raise error(f"p.{name} has {columns} columns here and {trace.columns[name]} elsewhere; use one number")
+            raise error(f"p.{name} has {columns} columns here and {trace.columns[name]} elsewhere. Use one number")
         return kind == "matrix"
 
     def _matrix_options(self):
@@ -196,7 +196,7 @@ class Combined(Operand):
         for part in self._args:
             if isinstance(part, Parameter) and part._matrix_options() != (1, 0.0):
                 raise error(
-                    f"{part._what()} with heads or drop_connect within {self._what()}; multiply the vector by it "
+                    f"{part._what()} with heads or drop_connect within {self._what()}. Multiply the vector by it "
                     "alone: heads(p.R.a, 2) @ h + p.R.b @ h"
                 )
         op = self._op
@@ -219,7 +219,7 @@ class Scaled(Combined):
 
     def _term(self):
         raise error(
-            f"{self._what()}, a function of scalars times a matrix, cannot be part of another matrix; multiply the "
+            f"{self._what()}, a function of scalars times a matrix, cannot be part of another matrix. Multiply the "
             "vector by each: sigmoid(p.scalar.a) * (p.R.a @ h) + p.R.b @ h"
         )
 

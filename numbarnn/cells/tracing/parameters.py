@@ -20,21 +20,21 @@ def layout_of(structure, place, input_name, side=None):
     sizes = Sizes(structure, place, input_name)
     usual = {"W": ("H", "I"), "R": ("H", "P" if structure.projection else "H"), "W_hr": ("P", "H")}
     rows, derived, placed, unusual = {}, {}, set(), False
-    for kind, own in sizes.matrices.items():
-        plain = dict.fromkeys(term.data for term, shape in own if term.op == "parameter" and shape == usual[kind])
-        unusual = unusual or any(shape != usual[kind] for _, shape in own)
+    for kind, matrices in sizes.matrices.items():
+        plain = dict.fromkeys(term.data for term, shape in matrices if term.op == "parameter" and shape == usual[kind])
+        unusual = unusual or any(shape != usual[kind] for _, shape in matrices)
         rows[kind] = tuple(name for name in plain if name not in placed)
-        derived[kind] = tuple(term for term, _ in own)
+        derived[kind] = tuple(term for term, _ in matrices)
         placed.update(plain)
     if unusual and structure.heads > 1:
-        raise error("numbarnn.heads cannot go with states of other sizes than H; use matrices without heads", place)
+        raise error("numbarnn.heads cannot go with states of other sizes than H. Use matrices without heads", place)
     vectors = {}  # name of a vector that is a separate array -> size
     for kind, biases in structure.biases.items():
         gates = structure.gates if kind == "b_w" else structure.all_recurrent
-        own = {biases[gate]: sizes.of(node) for gate, node in gates.items() if gate in biases}
-        own = {name: size for name, size in own.items() if not name.startswith(SCALARS)}
-        rows[kind] = tuple(name for name, size in own.items() if size == "H")
-        vectors |= {name: size for name, size in own.items() if size != "H"}
+        size_of = {biases[gate]: sizes.of(node) for gate, node in gates.items() if gate in biases}
+        size_of = {name: size for name, size in size_of.items() if not name.startswith(SCALARS)}
+        rows[kind] = tuple(name for name, size in size_of.items() if size == "H")
+        vectors |= {name: size for name, size in size_of.items() if size != "H"}
         if biases:
             derived[kind] = tuple(_vector(biases.get(gate)) for gate in gates)
     per_unit = {node.data: sizes.of(node) for node in structure.per_unit.values()}
@@ -46,7 +46,7 @@ def layout_of(structure, place, input_name, side=None):
     )
     for name, constant in constants.items():
         if constant.array is not None:
-            why = "an array of the equations has a number per unit (numbarnn.constant(lambda H: ...) is one of any H)"
+            why = "an array of the equations has one number per unit (numbarnn.constant(lambda H: ...) fits any H)"
             sizes.equal[Equal(*constant.shape, per_unit[name], why)] = None
     plain = rows | {"per_unit": tuple(name for name, size in per_unit.items() if size == "H")}
     plain = {kind: tuple(Term("parameter", data=name) for name in names) for kind, names in plain.items()}
@@ -72,17 +72,17 @@ def _vector(name):
 
 def check_names(names, place):
     """Raise CellError for names that a layer's arrays cannot have."""
-    found = {}
+    names_by_array = {}
     for name in names:
         flat = flat_name(name)
         if flat in STACKED.values():
             raise error(
-                f"a vector must not be named p.{name}, which is a parameter of every layer; use another name", place
+                f"a vector must not be named p.{name}, which is a parameter of every layer. Use another name", place
             )
         if flat.startswith("_") or not flat.isidentifier():
-            raise error(f"a vector must not be named p.{name}; use a plain Python name", place)
-        if found.setdefault(flat, name) != name:
-            raise error(f"p.{found[flat]} and p.{name} would both be called {flat}; rename one", place)
+            raise error(f"a vector must not be named p.{name}. Use a plain Python name", place)
+        if names_by_array.setdefault(flat, name) != name:
+            raise error(f"p.{names_by_array[flat]} and p.{name} would both be called {flat}. Rename one", place)
 
 
 class Sizes:
@@ -109,23 +109,25 @@ class Sizes:
         alike = [(node, *parts_of(node)) for node in nodes
                  if node.op not in ("input", "product") or terms[node.data].op in ("eye", "lower")]  # fmt: skip
         alike += [*zip(states, outputs, strict=True)][bool(structure.projection) :]
-        for own in alike:
-            for one, other in pairwise(node for node in own if node not in of_no_size):
+        for group in alike:
+            for one, other in pairwise(node for node in group if node not in of_no_size):
                 self._join(one, other)
-        told = [(node.args[0], "H", "a sum over units is over as many as h has") for node in nodes
-                if node.op in OVER_UNITS]  # fmt: skip
-        told += [(node, "I", terms[node.data].data) for node in nodes
-                 if node.op == "input" and terms[node.data].op == "eye"]  # fmt: skip
-        parts = [(node, terms[node.data].data) for node in nodes
-                 if node.op == "input" and terms[node.data].op == "part"]  # fmt: skip
-        told += [(node, "I" if part.start is None else part.width, f"{part.name} is used itself, element by element")
-                 for node, part in parts if part.width != 1]  # fmt: skip
-        told += [(outputs[0], "H", "h is made of it")] if structure.projection else []
-        told += [(states[0], "P" if structure.projection else "H", "h is of the hidden size")]
+        required = []  # (node, size, why)
+        for node in nodes:
+            term = terms[node.data] if node.op == "input" else None
+            if node.op in OVER_UNITS:
+                required.append((node.args[0], "H", "a sum over units is over as many as h has"))
+            elif term and term.op == "eye":
+                required.append((node, "I", term.data))
+            elif term and term.op == "part" and term.data.width != 1:
+                width = "I" if term.data.start is None else term.data.width
+                required.append((node, width, f"{term.data.name} is used itself, element by element"))
+        required += [(outputs[0], "H", "h is made of it")] if structure.projection else []
+        required += [(states[0], "P" if structure.projection else "H", "h is of the hidden size")]
         for number, size in sorted(structure.sizes.items()):
             what = f"state {states[number].name} has {size} units, and what meets element by element or in a sum over"
-            told.append((states[number], size, f"{what} units has one size (a matrix changes it)"))
-        for node, size, why in sorted(told, key=lambda one: {"H": 0, "P": 1}.get(one[1], 2)):
+            required.append((states[number], size, f"{what} units has one size (a matrix changes it)"))
+        for node, size, why in sorted(required, key=lambda one: {"H": 0, "P": 1}.get(one[1], 2)):
             if node not in of_no_size:
                 self._same(node, size, why)
         for node in (*nodes, *states):
@@ -145,7 +147,7 @@ class Sizes:
             }
         for name in parameters_in([term for matrices in own.values() for term, *_ in matrices]):
             if not name.startswith(SCALARS) and None in self.of_matrix(name):
-                raise error(f"nothing says how many columns p.{name} has; say so: numbarnn.columns(p.{name}, 8)", place)
+                raise error(f"nothing says how many columns p.{name} has. Say so: numbarnn.columns(p.{name}, 8)", place)
 
     def of(self, item):
         """Return the size of an item, None if unknown; a size is returned unchanged."""

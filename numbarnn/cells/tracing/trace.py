@@ -42,20 +42,20 @@ class Trace:
         if known != kind:
             raise error(
                 f"parameter p.{name} is used as a {kind} here (as a matrix where it stands left of @, else as a vector "
-                f"of one number per unit), and as a {known} elsewhere; take two names"
+                f"of one number per unit), and as a {known} elsewhere. Take two names"
             )
         for other in self.kinds:
             if other.startswith(f"{name}.") or name.startswith(f"{other}."):
                 raise error(
                     f"p.{min(name, other, key=len)} is used as a parameter and, in p.{max(name, other, key=len)}, as a "
-                    "group of parameters; take two names"
+                    "group of parameters. Take two names"
                 )
 
     def node(self, value):
         """Return the node of a value, a parameter (as a vector), a number or a constant vector."""
         if isinstance(value, Traced):
             if value._trace is not self:
-                raise error("a value of another cell, or of another run of the equations; use values of this cell only")
+                raise error("this is a value of another cell, or of another run. Use values of this cell only")
             return value._as_node()
         if isinstance(value, (Real, np.bool_)) or (isinstance(value, np.ndarray) and value.ndim == 0):
             number = bool(value) if isinstance(value, (bool, np.bool_)) else float(value)
@@ -99,9 +99,9 @@ class Trace:
         for number, node in enumerate(nodes):
             condition = op == "where" and number == 0
             if is_condition(node) and not condition:
-                raise error(f"the result of a comparison as a number; choose with where(condition, a, b) ({op})")
+                raise error(f"a comparison cannot be an argument of {op}. Choose with where(condition, a, b)")
             if condition and not is_condition(node):
-                raise error("where's condition is no comparison; write one, such as where(a > 0, b, c)")
+                raise error("where's condition is no comparison. Write one, such as where(a > 0, b, c)")
         return Value(self, self.graph.make(op, *nodes))
 
     def multiply(self, term, right, options=(1, 0.0)):
@@ -135,13 +135,13 @@ class Trace:
 
     def _product(self, label, vector, options):
         if self.options.setdefault(label, options) != options:
-            raise error(f"p.{label} has different heads or drop_connect here and elsewhere; use one of them")
+            raise error(f"p.{label} has different heads or drop_connect here and elsewhere. Use one of them")
         vectors = self.multiplied.setdefault(label, [])
         if vector not in vectors:
             vectors.append(vector)
         if options[1] and len(vectors) > 1:
             raise error(
-                f"p.{label} with drop_connect multiplies several vectors, but may multiply only one; use two matrices"
+                f"p.{label} with drop_connect multiplies several vectors, but may multiply only one. Use two matrices"
             )
         node = self.graph.leaf("input", label) if vector is None else self.graph.product(label, vector)
         return Value(self, node)

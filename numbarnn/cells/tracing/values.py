@@ -8,7 +8,7 @@ import numpy as np
 from numbarnn.cells.layout import Constant, Term
 from numbarnn.cells.tracing import hints
 from numbarnn.cells.tracing.errors import error, user_frame
-from numbarnn.cells.tracing.graph import COMPARISONS, reachable
+from numbarnn.cells.tracing.graph import COMPARISONS, add_operators, reachable
 
 _UFUNCS = {
     "add": "add", "subtract": "sub", "multiply": "mul", "divide": "divide", "power": "power", "negative": "neg",
@@ -142,23 +142,8 @@ class Traced:
         raise error(f"{self._what()} has no attribute {name!r}: {hints.of_attribute(name)}")
 
 
-def _operator(op):
-    def forward(self, other):
-        return self._operation(op, self, other)
-
-    def reflected(self, other):
-        return self._operation(op, other, self)
-
-    return forward, reflected
-
-
 _BINARY = {"add": "add", "sub": "sub", "mul": "mul", "truediv": "divide", "pow": "power", "mod": "modulo"}
-for _name, _op in _BINARY.items():
-    _forward, _reflected = _operator(_op)
-    setattr(Traced, f"__{_name}__", _forward)
-    setattr(Traced, f"__r{_name}__", _reflected)
-for _op in COMPARISONS:
-    setattr(Traced, f"__{_op}__", _operator(_op)[0])
+add_operators(Traced, _BINARY | {op: op for op in COMPARISONS})
 
 
 class Value(Traced):
