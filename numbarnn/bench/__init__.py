@@ -6,7 +6,7 @@ speed                        `bench`: cases -> peers (lineup, custom_cells, stre
 record, tables               the JSON file of rows, and which times are in doubt; the printed table
 kernels, planned             `kernels`; persistent kernels as the planner tiles them for a problem
 trace/                       `trace`: what each block of a pass does and waits for, as an animated page
-cases, shapes, cells         options, sizes and arrays of checked and timed cases; sets of sizes; cells by name
+cases, shapes                options, sizes and arrays of checked and timed cases; sets of sizes
 peers/                       numbarnn, PyTorch, onnxruntime and cuDNN on these cases
-console                      printed and written output, and types of arguments
+console                      printed and written output, types of arguments, cells by name
 """

@@ -14,7 +14,6 @@ import numpy as np
 import numbarnn
 from numbarnn.bench import accuracy, console
 from numbarnn.bench.cases import PEERS_CELLS, Case, make_instance
-from numbarnn.bench.cells import find_cell
 from numbarnn.bench.lineup import LineUp
 from numbarnn.bench.peers import peers
 from numbarnn.bench.peers.contender import Contender, torch
@@ -48,7 +47,7 @@ class NamedCell(NamedTuple):
 def named_cells(text):
     """Parse cells separated by commas: names of PEERS_CELLS, and `NamedCell`s for others (an argparse type)."""
     names = dict.fromkeys(part.strip() for part in (",".join(PEERS_CELLS) if text == "all" else text).split(","))
-    return [name if name in PEERS_CELLS else NamedCell(name, find_cell(name, PEERS_CELLS)) for name in names]
+    return [name if name in PEERS_CELLS else NamedCell(name, console.find_cell(name, PEERS_CELLS)) for name in names]
 
 
 class CustomInstance:

@@ -4,7 +4,6 @@ from dataclasses import asdict
 
 from numbarnn import engines
 from numbarnn.bench import console, gantt
-from numbarnn.bench.cells import ABOUT_CELL, built_in_or_own
 from numbarnn.common import files
 from numbarnn.common.precision import DTYPES
 from numbarnn.engines.gpu import profiles
@@ -23,7 +22,7 @@ OPTIONS = {"proj_size": "--proj-size", "hidden_size": "--hidden", "input_size": 
 def add_arguments(parser):
     """Add the options of `numbarnn plan`."""
     add, count = parser.add_argument, console.at_least_1
-    add("--cell", type=built_in_or_own, default="lstm", metavar="CELL", help=ABOUT_CELL)
+    add("--cell", type=console.built_in_or_own, default="lstm", metavar="CELL", help=console.ABOUT_CELL)
     expected = "whole numbers of at least 1 with commas between, such as 1024,1024,512;"
     sizes = lambda text: console.whole_numbers(text, expected)  # noqa: E731
     add("--hidden", type=sizes, required=True, metavar="H[,H]", help="Hidden sizes of all layers, such as 1024,512.")

@@ -12,7 +12,6 @@ from functools import partial
 from numbarnn import engines
 from numbarnn.bench import console, info, memory, record, stream, tables, timing
 from numbarnn.bench.cases import PEERS_CELLS, Case, make_instance
-from numbarnn.bench.cells import CELL_PLACES, LIBRARY
 from numbarnn.bench.custom_cells import CustomInstance, named_cells
 from numbarnn.bench.lineup import attempt, disagreement, line_up, said
 from numbarnn.bench.peers import peers, torch_peer
@@ -45,11 +44,9 @@ def add_arguments(parser):
     add("--stream", action="store_true", help=about + "default: the set stream.")
     about = "Run only rows whose 'cell T,B,I,H,L dtype' contains this text, such as 'lstm 25,16' or float64. May be "
     add("--only", action="append", metavar="TEXT", help=about + "repeated, for any of them.")
-    about = (
-        f"One or more of {', '.join(PEERS_CELLS)}; or a cell of {LIBRARY} by name, or {CELL_PLACES} (which is run), "
-    )
-    about += f"timed next to the LSTM and a loop in PyTorch. Default: {','.join(USUAL_CELLS)}; for DeepBench's "
-    add("--cell", type=named_cells, metavar="CELL[,...]", help=about + "sets, all of theirs.")
+    about = f"One or more of {', '.join(PEERS_CELLS)}; or {console.CUSTOM_CELL}, timed next to the LSTM and a loop in "
+    about += f"PyTorch. Default: {','.join(USUAL_CELLS)}; for DeepBench's sets, all of theirs."
+    add("--cell", type=named_cells, metavar="CELL[,...]", help=about)
     console.add_list_argument(parser, "--dtype", precision.DTYPES, ["float32"])
     console.add_list_argument(parser, "--schedule", ("auto", *SCHEDULES), ["auto"])
     about = " For float32 on a GPU; PyTorch's default is on. 3x is numbarnn's alone, peers run with off."

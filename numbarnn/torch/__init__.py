@@ -34,7 +34,6 @@ Differences from torch.nn's modules:
 """
 
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
 
 from numbarnn.common import install
 
@@ -43,10 +42,8 @@ if find_spec("torch") is None:
 
 from numbarnn.torch.cells import GRUCell, LSTMCell, RNNCell
 from numbarnn.torch.convert import convert, restore
+from numbarnn.torch.flash import flashrnn
 from numbarnn.torch.modules import GRU, LSTM, RNN, Recurrent, RecurrentCell
-
-if TYPE_CHECKING:
-    from numbarnn.torch.flash import flashrnn
 
 __all__ = [
     "GRU",
@@ -61,17 +58,3 @@ __all__ = [
     "flashrnn",
     "restore",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    """Import `flashrnn` on first use: it needs TorchDynamo, whose import takes as long as PyTorch's."""
-    if name != "flashrnn":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from numbarnn.torch.flash import flashrnn
-
-    globals()[name] = flashrnn
-    return flashrnn
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

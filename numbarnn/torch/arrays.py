@@ -1,7 +1,6 @@
 """Turn tensors into the engines' arrays and back, without copies: the same memory on the same stream."""
 
 from contextlib import nullcontext
-from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -64,27 +63,18 @@ def weights_of(network, weights):
     copied."""
     if is_flat(weights):
         return array_of(gathered(network, weights))
-    first, known = weights[0], network.last_weights  # read once: another thread may change it
+    first, (known, array) = weights[0], network.last_weights  # read once: another thread may change it
     places = [tensor.data_ptr() for tensor in weights if tensor.is_contiguous()]
-    if known is not None and places == known.places and first.dtype is known.dtype and first.device == known.device:
-        return known.array
+    if (places, first.dtype, first.device) == known:
+        return array
     check_weights(network, weights)
     item, memory = first.element_size(), first.untyped_storage()
     ends_inside = places and places[0] + network.size * item <= memory.data_ptr() + memory.nbytes()
     if not ends_inside or places != [places[0] + part.offset * item for part in network.parts]:
         return array_of(gathered(network, weights))
     array = array_of(first.detach().as_strided((network.size,), (1,)))
-    network.last_weights = LastWeights(places, first.dtype, first.device, array)
+    network.last_weights = (places, first.dtype, first.device), array
     return array
-
-
-class LastWeights(NamedTuple):
-    """The addresses of parameters in one buffer, and the array of that buffer."""
-
-    places: list
-    dtype: torch.dtype
-    device: torch.device
-    array: Any
 
 
 def is_flat(weights):

@@ -1,7 +1,10 @@
 """Run one call of a network on PyTorch's tensors, with gradients.
 
-Ordinary eager calls go straight to the engine, by the autograd function `Recurrence`. Calls that are compiled,
-exported, traced or transformed go through the operators of `operators`.
+modules, cells    check arguments as torch.nn does
+computation       a network for all layers, or one per layer; remembers the last call
+calls             autocast, seeds; an eager call is the autograd function `Recurrence`
+operators         calls that are compiled, exported, traced or transformed (with `second_order`) are operators
+core, arrays      tensors become the engine's arrays, and its results tensors
 """
 
 import warnings
@@ -22,7 +25,7 @@ PLAIN = {torch.Tensor, torch.nn.Parameter}
 MAX_SEED = 2**62
 
 
-def _ignore_warnings_of_traces():  # about sizes that are compared here: a graph depends on none of them
+def _ignore_warnings_of_traces():  # about sizes that are compared here: no graph depends on them
     warnings.filterwarnings("ignore", category=torch.jit.TracerWarning, module=r"numbarnn\.torch")
 
 

@@ -113,14 +113,21 @@ def nested(x, batch_first):
 
 
 # ------------------------------------------------------------------------------------------------------------- states
+def _as_tuple(names, hx, prefix=""):
+    """Return (hx,) of a cell with one state, else the tuple hx. Raise TypeError if it does not fit the names."""
+    if len(names) == 1:
+        return (hx,)
+    if not isinstance(hx, tuple | list) or len(hx) != len(names):
+        came = f"{len(hx)} items" if isinstance(hx, tuple | list) else f"a {type(hx).__name__}"
+        raise TypeError(f"{prefix}hx must be a tuple ({', '.join(names)}), not {came}")
+    return tuple(hx)
+
+
 def state_of(names, hx, batched):
     """Return a call's initial state as a tuple, with a batch axis; raise torch.nn's errors if it is none.
 
     names: of the cell's states. hx: h, or a tuple of all states; of one sequence unless `batched`."""
-    if len(names) > 1 and (not isinstance(hx, tuple | list) or len(hx) != len(names)):
-        came = f"{len(hx)} items" if isinstance(hx, tuple | list) else f"a {type(hx).__name__}"
-        raise TypeError(f"hx must be a tuple ({', '.join(names)}), not {came}")
-    state = tuple(hx) if len(names) > 1 else (hx,)
+    state = _as_tuple(names, hx)
     dims = [one.dim() for value in state for one in (value if isinstance(value, list | tuple) else (value,))]
     wanted = 3 if batched else 2
     if any(dim != wanted for dim in dims):
@@ -168,10 +175,7 @@ def single_step(kind, names, input, hx):
     x = input.unsqueeze(0) if batched else input[None, None]
     if hx is None:
         return x, None
-    if len(names) > 1 and (not isinstance(hx, tuple | list) or len(hx) != len(names)):
-        came = f"{len(hx)} items" if isinstance(hx, tuple | list) else f"a {type(hx).__name__}"
-        raise TypeError(f"{kind}: hx must be a tuple ({', '.join(names)}), not {came}")
-    state = tuple(hx) if len(names) > 1 else (hx,)
+    state = _as_tuple(names, hx, f"{kind}: ")
     for number, one in enumerate(state):
         name = f"hx[{number}]" if len(names) > 1 else "hidden"
         if not isinstance(one, Tensor):

@@ -109,8 +109,8 @@ class Computation:
         keep = torch.is_grad_enabled() and requires_grad(x, h, c, weights)
         prepared = known.get(keep)
         if prepared is None:
-            prepared, buffer = core.prepare(network, core.About(), x, h, weights, keep), network.last_weights
-            if buffer is not None and prepared.weights is buffer.array:  # not a copy of the parameters
+            prepared = core.prepare(network, core.About(), x, h, weights, keep)
+            if prepared.weights is network.last_weights[1]:  # not a copy of the parameters
                 known[keep] = prepared
         y, h, c, _ = engine_call(prepared, keep, x, h, c, weights)
         return form, (y.transpose(0, 1) if batch_first else y, (h, c) if network.private else h)

@@ -62,10 +62,13 @@ GATES = {"slstm": (4, 4, 4), "lstm": (4, 4, 4), "gru": (3, 3, 4), "elman": (1, 1
 STATES = {"slstm": 4, "lstm": 2, "gru": 1, "elman": 1}
 
 
-@torch.compiler.assume_constant_result  # torch.compile does not look into the tracing of cells
 def _network(function, heads, units):
     """Return the `Network` of a function with N heads of D units."""
     return _new_network(function, heads, units)
+
+
+# torch.compile must not trace it. `torch.compiler.assume_constant_result` does this too, but would load TorchDynamo.
+_network._dynamo_marked_constant = True
 
 
 @cache
@@ -107,7 +110,7 @@ def flashrnn(
     h, *private = (None,) if states is None else states.reshape(len(states), 1, batch, hidden)
     x = Wx.reshape(batch, steps, -1).transpose(0, 1).contiguous()  # both passes read this copy
     y, last, *every = call(network, About(output_states=network.private > 0), x, h, private or None, weights)
-    every = torch.stack([y, *(state for part in every for state in part)]).transpose(1, 2)
+    every = torch.stack([one.transpose(0, 1) for one in (y, *(state for part in every for state in part))])
     last = torch.stack(last).reshape(-1, batch, 1, heads, units)
     return every.reshape(-1, batch, steps, heads, units), last
 

@@ -269,9 +269,7 @@ class Recurrent(Computed, torch.nn.RNNBase):
             keeps_states(self._computation.stack, flag(output_states, "output_states"))
         about = About(lengths, resets, padding_value, output_states, self.training)
         if isinstance(input, PackedSequence):
-            if (
-                torch.compiler.is_compiling()
-            ):  # sizes are in tensors, so the graph ends here, as with torch.nn's modules
+            if torch.compiler.is_compiling():  # sizes are in tensors: the graph ends here, as with torch.nn's modules
                 return torch.compiler.disable(self._packed)(input, hx, about)
             return self._packed(input, hx, about)
         if input.is_nested:
@@ -464,18 +462,13 @@ def _refuse_projection(options):
 
 def _show_arguments():
     """Let `help` show the arguments of LSTM, GRU and RNN in place of `**more`."""
-    found = inspect.signature(Recurrent.__init__)
-    keyword, positional = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
-    of_lstm = [one for one in found.parameters.values() if one.name != "cell"]
-    others = [one for one in of_lstm if one.name not in ("proj_size", "cell_clip", "clip_propagate_nan")]
-    reset_after = inspect.Parameter("reset_after", keyword, default=True, annotation="bool")
-    nonlinearity = inspect.Parameter("nonlinearity", positional, default="tanh", annotation="Literal['tanh', 'relu']")
-    for made, parts in (
-        (LSTM, of_lstm),
-        (GRU, [*others, reset_after]),
-        (RNN, [*others[:4], nonlinearity, *others[4:]]),
-    ):
-        made.__init__.__signature__ = found.replace(parameters=parts)
+    of_any = inspect.signature(Recurrent.__init__).parameters.values()
+    for module in (LSTM, GRU, RNN):
+        signature = inspect.signature(module.__init__)
+        own = [one for one in signature.parameters.values() if one.name != "more"]
+        known = {"cell_clip", "clip_propagate_nan", *(one.name for one in own)}
+        others = [one for one in of_any if one.kind is one.KEYWORD_ONLY and one.name not in known]
+        module.__init__.__signature__ = signature.replace(parameters=[*own, *others])
 
 
 _show_arguments()

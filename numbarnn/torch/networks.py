@@ -28,25 +28,20 @@ _cells = {}  # name in keys -> custom Cell
 _networks = {}  # key -> Network
 _quiet = WeakKeyDictionary()  # Cell -> its `without_chance`
 
-_NOWHERE = frozenset()
 DTYPES = {torch.float32: "float32", torch.float64: "float64", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 HALVES = {torch.float16, torch.bfloat16}
-DEVICES = {"cpu": "cpu", "cuda": "cuda"}  # PyTorch's types of devices that engines run on
+DEVICES = "cpu", "cuda"  # PyTorch's types of devices, with engines of these names
 
 
 def known_cell(cell):
     """Return the name of a cell in keys: its own name, with a number if another cell has the same."""
     cell = cells.get(cell)
-    if cells.CELLS.get(cell.name) is cell:
-        return cell.name
-    for name, known in _cells.items():
-        if known is cell:
-            return name
-    name, number = cell.name, 1
-    while name in _cells or name in cells.CELLS:
+    name, number, taken = cell.name, 1, _cells | cells.CELLS
+    while taken.get(name, cell) is not cell:
         number += 1
         name = f"{cell.name}#{number}"
-    _cells[name] = cell
+    if name not in cells.CELLS:
+        _cells[name] = cell
     return name
 
 
@@ -103,12 +98,12 @@ class Network:
         }  # fmt: skip
         self.key = json.dumps(known | self._arguments | hidden, sort_keys=True)
         self._quiet, self._stacks = quiet, {}
-        self.last_weights, self.last_call = None, (None, {})  # see `arrays.weights_of`, `Computation.again`
+        self.last_weights, self.last_call = (None, None), (None, {})  # see `arrays.weights_of`, `Computation.again`
 
     def frozen(self, needed):
         """Return the (layer, direction) pairs of which no parameter is needed. needed: a bool for each weight."""
         if len(needed) < len(self.parts) or all(needed):  # one flat tensor has one bool
-            return _NOWHERE
+            return frozenset()
         places = [(part.layer, part.direction) for part in self.parts]
         return frozenset(places) - {place for place, one in zip(places, needed, strict=True) if one}
 
@@ -146,18 +141,16 @@ class Network:
         kind = dtype, device, draws = computes_in(tensor), tensor.device, draws or not self.draws
         if (stack := self._stacks.get(kind)) is not None:
             return stack
-        name, engine = DTYPES.get(dtype), DEVICES.get(device.type)
-        if name is None:
+        if dtype not in DTYPES:
             raise TypeError(
                 f"tensors must be float32, float64, float16 or bfloat16, got {dtype}: convert them and the module with "
                 ".float(), .double(), .half() or .bfloat16()"
             )
-        if engine is None:
+        if device.type not in DEVICES:
             raise TypeError(f"tensors must be on 'cpu' or 'cuda', got {str(device)!r}: move them with .to(...)")
-        if why_not(engine):
-            raise RuntimeError(f"tensors are on {str(device)!r}, which numbarnn cannot use: {why_not(engine)}")
-        where = engine if device.index is None else f"{engine}:{device.index}"
+        if reason := why_not(device.type):
+            raise RuntimeError(f"tensors are on {str(device)!r}, which numbarnn cannot use: {reason}")
         cell, changes = (self._cell, {}) if draws else (self._quiet, {"dropout": 0.0})
-        stack = self._stacks[kind] = self._make(name, where, cell, **changes)
+        stack = self._stacks[kind] = self._make(DTYPES[dtype], str(device), cell, **changes)
         stack.arrays = TENSORS
         return stack

@@ -10,7 +10,6 @@ from string import Template
 
 from numbarnn import engines
 from numbarnn.bench import console
-from numbarnn.bench.cells import ABOUT_CELL, built_in_or_own
 from numbarnn.bench.shapes import Shape, parse_sizes
 
 SHAPE = Shape(12, 2, 4, 8, 4)  # two blocks for each of four layers; about two seconds in the simulator
@@ -21,8 +20,8 @@ def add_arguments(parser):
     add = parser.add_argument
     add("--html", type=console.json_path, metavar="FILE", help="Write the page, one self-contained file.")
     add("--shape", type=parse_sizes, default=SHAPE, metavar="T,B,I,H,L", help="Sizes. Default: %(default)s.")
-    named = lambda text: built_in_or_own(text) and text  # noqa: E731
-    add("--cell", type=named, default="lstm", metavar="CELL", help=ABOUT_CELL)
+    named = lambda text: console.built_in_or_own(text) and text  # noqa: E731
+    add("--cell", type=named, default="lstm", metavar="CELL", help=console.ABOUT_CELL)
     add("--backward", action="store_true", help="Show the backward pass instead of forward.")
     add("--bidirectional", action="store_true", help="Add a second direction, backward in time.")
     console.add_json_argument(parser, "the record")
@@ -52,7 +51,7 @@ def make(args):
         raise console.CannotRun(problem)
     from numbarnn.bench.trace.recorder import record
 
-    cell, shape = built_in_or_own(args.cell), args.shape
+    cell, shape = console.built_in_or_own(args.cell), args.shape
     words = ["bidirectional"] * args.bidirectional + ["backward" if args.backward else "forward"]
     sizes = ", ".join(f"{name}={size}" for name, size in shape.sizes.items())
     try:

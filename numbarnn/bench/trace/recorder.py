@@ -140,9 +140,11 @@ class Recorder(simulator.Watcher):
         phase.looked = self._launch.turns
         if source.step >= 0:  # not the initial state
             phase.reads.add(source[:3])
+        bits = array.view(f"u{array.itemsize}")
+        unwritten = np.iinfo(bits.dtype).max
         for at in range(index, index + count):
             missing, _ = self._source(place, at)
-            if _unwritten(array, at) and missing.step >= 0:
+            if bits[at] == unwritten and missing.step >= 0:
                 phase.missed.pop(missing, None)
                 phase.missed[missing] = True
 
@@ -206,11 +208,6 @@ class Recorder(simulator.Watcher):
         start, end = self._turns_before + start, self._turns_before + end
         event = {"block": self._first_block + block, "kind": kind, "start": start, "end": end}
         self.events.append(event | {"waits_for": [], "reads": []} | fields)
-
-
-def _unwritten(array, index):
-    bits = array.view(f"u{array.itemsize}")
-    return bits[index] == np.iinfo(bits.dtype).max
 
 
 def record(title, cell, shape, backward, directions=1):
