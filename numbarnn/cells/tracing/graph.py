@@ -131,6 +131,15 @@ def same_for_all(nodes):
     return computable(nodes, lambda node: node.op in leaves or (node.op == "vector" and node.data.startswith(SCALARS)))
 
 
+def products_by_vector(nodes):
+    """Return vector -> list of the products that multiply it."""
+    products = {}
+    for node in nodes:
+        if node.op == "product":
+            products.setdefault(node.args[0], []).append(node)
+    return products
+
+
 def consumers(nodes):
     """Return node -> list of the nodes that use it, once per use."""
     found = {node: [] for node in nodes}
