@@ -113,11 +113,7 @@ def reachable(roots, stop=(), values=False):
 
 
 def computable(nodes, is_known, barriers=("product",)):
-    """Return the nodes that are known or follow from known nodes, without operations of `barriers`.
-
-    Args:
-        nodes: result of `reachable`. is_known: function of a node.
-    """
+    """Return the nodes, of a result of `reachable`, that are known or follow from known nodes without `barriers`."""
     found = set()
     for node in nodes:
         if is_known(node) or (node.args and node.op not in barriers and found.issuperset(node.args)):

@@ -32,9 +32,7 @@ def values_to_save(outputs, needed, choice):
 def smallest_cut(needed, available, choice, sources):
     """Return the fewest nodes from which, with the available nodes, all needed nodes can be computed, sorted by number.
 
-    Args:
-        choice: see `values_to_save`. sources: operations that cannot be computed again.
-    """
+    choice: see `values_to_save`. sources: operations that cannot be computed again."""
     capacities = {}
 
     def connect(a, b, capacity):

@@ -173,11 +173,7 @@ class Value(Traced):
 
 
 class Input(Traced):
-    """x or a side input, right of @ or element by element.
-
-    Args:
-        part: its `PartOfX` if the cell has side inputs, else None.
-    """
+    """x or a side input, right of @ or element by element. part: its `PartOfX` if the cell has side inputs."""
 
     __slots__ = ("_name", "_part")
 
