@@ -89,8 +89,8 @@ class UnfusedLayer:
             if self._mode == "skip":
                 x = library.concatenate([x] * len(gates), -1)
             else:
-                own = slice(self._direction * len(gates), (self._direction + 1) * len(gates))
-                x = library.concatenate(library.split(x, [H] * (x.shape[-1] // H))[own], -1)
+                columns = slice(self._direction * len(gates), (self._direction + 1) * len(gates))
+                x = library.concatenate(library.split(x, [H] * (x.shape[-1] // H))[columns], -1)
             return x if bias is None else x + bias
         matrices = [self.W[gate] for gate in gates]
         return library.linear(x, _one(library, matrices), self._bias(self.b_w, gates, self._rows))

@@ -148,14 +148,14 @@ def _short_names(products):
     matrices = [node.data.replace("#", "_") for node in products]
     last = [name.rpartition(".")[2] for name in matrices]
     names = [flat_name(matrices[k]) if last.count(name) > 1 else name for k, name in enumerate(last)]
-    found = []
+    unique_names = []
     for name in names:
         unique, number = name, 1
-        while unique in found or (number > 1 and unique in names):
+        while unique in unique_names or (number > 1 and unique in names):
             number += 1
             unique = f"{name}_{number}"
-        found.append(unique)
-    return found
+        unique_names.append(unique)
+    return unique_names
 
 
 # -------------------------------------------------------------------------------------------------------------- biases
@@ -182,24 +182,24 @@ def split_biases(outputs, constants):
             if len(users[part]) == 1:
                 yield from terms_of(part) if part.op in ("add", "sub") else [part]
 
-    found = {}
+    bias_of = {}
     for root in nodes:
         if root.op in ("add", "sub") and not is_inside(root):
             terms = list(terms_of(root))
             per_unit = [term.data for term in terms if term.op == "vector" and term.data not in constants]
             products = [term for op in ("input", "product") for term in terms if term.op == op]
-            found |= zip(products, per_unit, strict=False)
-    graph, made, removed = Graph(), {}, set(found.values())
+            bias_of |= zip(products, per_unit, strict=False)
+    graph, new, removed = Graph(), {}, set(bias_of.values())
     for node in nodes:
-        args, graph.place = [made[part] for part in node.args], node.place
+        args, graph.place = [new[part] for part in node.args], node.place
         if node.op == "vector" and node.data in removed:
-            made[node] = graph.const(0)
+            new[node] = graph.const(0)
         elif node.op == "product":
-            made[node] = graph.product(node.data, *args)
+            new[node] = graph.product(node.data, *args)
         elif node.op == "const":
-            made[node] = graph.const(node.data)
+            new[node] = graph.const(node.data)
         else:
-            made[node] = graph.make(node.op, *args) if args else graph.leaf(node.op, node.data)
-        if made[node].name is None and made[node].op != "const":
-            made[node].name = node.name
-    return graph, [made[node] for node in outputs], {made[node]: name for node, name in found.items()}
+            new[node] = graph.make(node.op, *args) if args else graph.leaf(node.op, node.data)
+        if new[node].name is None and new[node].op != "const":
+            new[node].name = node.name
+    return graph, [new[node] for node in outputs], {new[node]: name for node, name in bias_of.items()}
