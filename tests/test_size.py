@@ -18,7 +18,7 @@ ROOMS = {
     "schedules, programs, engines, layers": (("schedules", "programs", "engines", "layers"), 14058),
     "cuda": (("cuda",), 2324),
     "torch": (("torch",), 2835),
-    "weights and convert": (("weights", "convert.py"), 2961),
+    "weights and convert": (("weights", "convert.py"), 2942),
     "compile": (("compile",), 1784),
     "reference": (("reference",), 1100),
     "common, course, top level": (
