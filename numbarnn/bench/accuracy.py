@@ -4,12 +4,10 @@
     floor(case)            = (eps(dtype) * FUNCTION_ULPS + eps(compute dtype) * sqrt(longest sum)) * stages
     limit                  = max(floor, 2 * the peer's own error in the same dtype, if it is one of rounding)
 
-The peer is cuDNN if it ran, else PyTorch; without a peer the floor alone is the limit. Inputs and gradients are of size
-1, so errors are relative to the largest element or to 1, whichever is larger. Rounding errors of a sum of n terms grow
-like sqrt(n); the longest sums are those over inputs and hidden units, and over steps and batch. FUNCTION_ULPS covers
-the sigmoids and tanhs around the sums, right to an ulp or so each. Half precision is storage: its sums are float32's.
-`stages` is 1, and 3 for a cell with a normalization. A peer whose error exceeds PEER_TRUST floors computes something
-else: then the floor alone is the limit.
+The peer is cuDNN if it ran, else PyTorch. Without a peer the floor is the limit. Rounding errors of a sum of n terms
+grow like sqrt(n); the longest sums are those over inputs and hidden units, and over steps and batch. FUNCTION_ULPS
+covers the sigmoids and tanhs around the sums. Half precision is stored, but summed in float32. `stages` is 1, and 3 for
+a cell with a normalization. A peer whose error exceeds PEER_TRUST floors computes something else and is ignored.
 """
 
 import numpy as np
@@ -18,13 +16,14 @@ from numbarnn.common import precision
 
 FUNCTION_ULPS = 3
 STAGES = {"layer_norm_rnn": 3}
-PEER_TRUST = 4  # floors; PyTorch stays within one, and half a floor is the most that cuDNN's records have
+PEER_TRUST = 4  # floors
 FRACTION_BITS = {"float64": 52, "float32": 23, "float16": 10, "bfloat16": 7}
 
 
 def error(value, expected):
-    """Return the largest absolute difference over the largest expected element or 1.
-    NaN if one of them holds a NaN where the other does not."""
+    """Return the largest absolute difference, relative to the largest expected element if that is above 1.
+
+    It is NaN if only one of them holds a NaN at some place."""
     value, expected = flattened(value), flattened(expected)
     missing = np.isnan(expected)
     if not np.array_equal(np.isnan(value), missing):
@@ -43,7 +42,7 @@ def _parts(value):
 
 
 def shape_problem(value, expected, dtype):
-    """Return what is wrong with the shape or dtype (a name) of a result, in words; None if nothing is."""
+    """Describe what is wrong with the shape or dtype (a name) of a result; None if nothing is."""
     values, shapes = _parts(value), [part.shape for part in _parts(expected)]
     if any(part is None for part in values):
         return "no result: got None"
@@ -54,7 +53,7 @@ def shape_problem(value, expected, dtype):
 
 
 def floor(case):
-    """Return the error that is always allowed: see the module's docstring."""
+    """Return the error that is always allowed."""
     widest = max(case.layer_input_size(k) + max(H, case.outputs[k]) for k, H in enumerate(case.hidden))
     storing, adding = (2.0 ** -FRACTION_BITS[dtype] for dtype in (case.dtype, precision.compute_dtype(case.dtype)))
     summing = adding * float(np.sqrt(max(widest, case.T * case.B)))
@@ -62,17 +61,17 @@ def floor(case):
 
 
 def limit(case, peer_error=None):
-    """Return the largest error that passes: the floor, or twice the peer's own error if that is trusted."""
+    """Return the largest error that passes."""
     return max(floor(case), 2 * (trusted(case, peer_error) or 0.0))
 
 
 def trusted(case, peer_error):
-    """Return the peer's error if it is one of rounding, else None."""
+    """Return the peer's error if rounding explains it, else None."""
     return peer_error if peer_error is not None and peer_error <= PEER_TRUST * floor(case) else None
 
 
 def share_of_limit(error, limit):
-    """Return an error as a share of its limit: above 1 is a failure; infinite without an error."""
+    """Return error / limit: above 1 is a failure, infinite if either is unknown."""
     return float("inf") if error is None or limit is None else quotient(error, limit, 0.0)
 
 

@@ -1,4 +1,4 @@
-"""Cases: sizes and options as data; their instances, random arrays; and the layer that solves them."""
+"""Cases (sizes and options), their instances (random arrays), and the layers that compute them."""
 
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
@@ -27,13 +27,13 @@ def layer_norm_rnn(x, h, p):
     return zoneout(tanh(initial(p.gain.h, 1) * n + p.b.h), h, ZONEOUT)
 
 
-# Cells that are written as equations: the LSTM, and one with features that no built-in cell has (sums over all units,
+# Cells written as equations: the LSTM, and a cell with features that no built-in cell has (sums over all units,
 # per-unit parameters, dropped weights, random numbers in a step).
 TRACED_CELLS = {"traced_lstm": library.lstm, "layer_norm_rnn": layer_norm_rnn}
 ALL_CELLS = (*CELLS, *TRACED_CELLS)
-SEED = (3 << 32) + 5  # of layers: both words of the random numbers' key
+SEED = (3 << 32) + 5  # neither 32-bit word of the random numbers' key is 0
 DTYPES = ("float32", "float64")
-LAYER_OPTIONS = ("input_mode", "proj_size", "cell_clip", "clip_propagate_nan")  # given to layers only if used
+LAYER_OPTIONS = ("input_mode", "proj_size", "cell_clip", "clip_propagate_nan")  # passed only if not the default
 # The fields of `Case` that are options of a layer or a call, in display order.
 OPTIONS = (
     "bidirectional", "bias", *LAYER_OPTIONS, "dropout", "batch_first", "state", "lengths", "padding_value", "resets",
@@ -55,7 +55,7 @@ class Case:
     batch_first: bool = False
     state: bool = True  # initial states are given
     dropout: float = 0.0
-    gradients: str = "y and state"  # the gradients that backward gets; "y" or "state": of that alone
+    gradients: str = "y and state"  # outputs whose gradients backward gets; or "y", or "state"
     accumulate: bool = False  # weight gradients are added to those of an earlier backward
     dtype: str = "float32"
     input_mode: str = "linear"
@@ -76,18 +76,19 @@ class Case:
     masked = property(lambda self: self.dropout > 0 and self.L > 1)  # training applies dropout masks
     has_c = property(lambda self: self.cell in ("lstm", "traced_lstm"))  # the state is (h, c)
     draws = property(lambda self: self.masked or self.cell == "layer_norm_rnn")  # each training call draws new numbers
-    training_calls = property(lambda self: 2 if self.accumulate or self.draws else 1)  # the last one's are compared
+    training_calls = property(lambda self: 2 if self.accumulate or self.draws else 1)  # the last call is compared
     uses = property(lambda self: tuple(name for name in self.changed if name in OPTIONS))  # names of options
 
     @property
     def forward_only(self):
-        """True when only y and the final states are compared.
-        A NaN has no gradient. Gradients also jump at the bounds of `cell_clip`, which rounding to 16 bits may move."""
+        """Whether gradients are not compared.
+
+        A NaN has none, and they jump at the bounds of `cell_clip`, which rounding to 16 bits may move."""
         return self.nan_state or (self.cell_clip is not None and precision.is_half(self.dtype))
 
     @cached_property
     def changed(self):
-        """Name -> value of the options that are not at their defaults, in the order of OPTIONS."""
+        """Name -> value of the options that differ from their defaults."""
         return {name: getattr(self, name) for name in (*OPTIONS, "nan_state") if getattr(self, name) != DEFAULTS[name]}
 
     @property
@@ -97,7 +98,6 @@ class Case:
         return " ".join(words + [name if value is True else f"{name}={value}" for name, value in self.changed.items()])
 
     def layer_input_size(self, layer):
-        """Return the size of a layer's input."""
         return self.input_size if layer == 0 else self.D * self.outputs[layer - 1]
 
 
@@ -106,10 +106,10 @@ DEFAULTS = {field.name: field.default for field in fields(Case)}
 
 @dataclass(frozen=True)
 class Instance:
-    """The arrays of a case, C-contiguous, of the case's dtype. States are lists: per layer (D, B, H_l), h (D, B, P).
+    """The arrays of a case, C-contiguous, of the case's dtype; None for those that the case lacks.
 
-    x (T, B, I); dy (T, B, D*H_last); h0, c0, dhy, dcy are None if the case gives none or the cell has no c. lengths
-    (B,) of int64 and resets (T, B) of bool are None if the case has none. x and dy are NaN in the padding.
+    x (T, B, I); dy (T, B, D*H_last), both NaN in the padding. h0, c0, dhy, dcy: lists, per layer (D, B, H_l), h
+    (D, B, P). lengths (B,) of int64, resets (T, B) of bool.
     """
 
     case: Case
@@ -125,7 +125,7 @@ class Instance:
 
     @cached_property
     def float64(self):
-        """The instance with every array cast to float64, which changes no value."""
+        """The same instance in float64."""
 
         def cast(value):
             if isinstance(value, list):
@@ -138,17 +138,15 @@ class Instance:
 
     @cached_property
     def padding(self):
-        """(T, B) of bool: true behind the end of a sequence."""
         return padding(self.lengths, *self.x.shape[:2])
 
 
 def layer_of(name):
-    """Return the layer of a parameter, by its name."""
     return int(name.split("_l")[-1].split("_")[0])
 
 
 def renamed(name, by):
-    """Return the name of the same parameter `by` layers further up."""
+    """Return a parameter's name with its layer's number raised by `by`."""
     return name.replace(f"_l{layer_of(name)}", f"_l{layer_of(name) + by}")
 
 
@@ -162,8 +160,9 @@ def parameter_shapes(case):
 
 
 def random_lengths(random, T, B, form):
-    """Return lengths (B,) in any order: T among them and, if "padded", 0; PyTorch packs no length of 0 ("packed").
-    With "half" they are not random, but evenly from T/2 to T, as in arXiv 1806.01818's set."""
+    """Return lengths (B,) in any order, T among them, and 0 if the form is "padded": PyTorch packs no length of 0.
+
+    The form "half" gives lengths evenly from T/2 to T, as in arXiv:1806.01818."""
     if form == "half":
         return half_lengths(T, B)
     if B == 1:
@@ -178,8 +177,7 @@ def half_lengths(T, B):
 
 
 def random_resets(random, T, B, lengths=None):
-    """Return resets (T, B) of bool, at least one; also right behind the end of shorter sequences, where they have no
-    effect."""
+    """Return resets (T, B) of bool, at least one, and one behind each sequence's end, where it has no effect."""
     resets = random.random((T, B)) < RESET_RATE
     resets[T // 2, B // 2] = True
     if lengths is not None:
@@ -189,17 +187,17 @@ def random_resets(random, T, B, lengths=None):
 
 
 def padding(lengths, T, B):
-    """Return (T, B) of bool: True behind the end of a sequence; all False if lengths are None."""
+    """Return (T, B) of bool: true behind the end of a sequence."""
     return np.arange(T)[:, None] >= (np.full(B, T) if lengths is None else lengths)
 
 
 def filled(array, where):
-    """Return a copy of `array` (T, B, n) with zeros in the rows that `where` (T, B) marks; None stays None."""
+    """Copy an array (T, B, n) with zeros where `where` (T, B) is true; None stays None."""
     return None if array is None else np.where(where[:, :, None], array.dtype.type(0), array)
 
 
 def make_instance(case):
-    """Return random arrays for a case: weights U(-1/sqrt(H), 1/sqrt(H)), PyTorch's start; the rest normal."""
+    """Return random arrays for a case: weights uniform in ±1/√H, as PyTorch initializes them, the others normal."""
     random, dtype = np.random.default_rng(0), precision.numpy_dtype(case.dtype)
 
     def normal(*shape, scale=1.0):
@@ -228,7 +226,7 @@ def make_instance(case):
 
 
 def layer_type(cell):
-    """Return a function of sizes and options that makes layers of one of ALL_CELLS."""
+    """Return the layer class of one of ALL_CELLS, as a function of sizes and options."""
     if cell in TRACED_CELLS:
         return partial(numbarnn.RNN, TRACED_CELLS[cell])
     if cell.startswith("rnn_"):
@@ -237,10 +235,10 @@ def layer_type(cell):
 
 
 def make_layer(case, device, parameters, schedule="auto", seed=SEED):
-    """Return the numbarnn layer for a case, with the given parameters loaded."""
+    """Return the numbarnn layer for a case, with these parameters."""
     options = {name: getattr(case, name) for name in ("batch_first", "dropout", "bidirectional", "dtype")}
     options |= {"device": device, "schedule": schedule, "seed": seed}
-    options |= {} if case.cell in TRACED_CELLS else {"bias": case.bias}  # the equations decide about biases
+    options |= {} if case.cell in TRACED_CELLS else {"bias": case.bias}  # equations say which biases there are
     sizes = {"hidden_size": case.hidden[0], "num_layers": case.L}
     options |= sizes if case.equal_layers else {"hidden_size": list(case.hidden)}
     options |= {name: getattr(case, name) for name in LAYER_OPTIONS if name in case.uses}
@@ -251,14 +249,13 @@ def make_layer(case, device, parameters, schedule="auto", seed=SEED):
 
 
 def pack_states(states):
-    """Return per-layer (D, B, H_l) arrays as layers take them: one array (L*D, B, H) when all sizes are equal."""
+    """Return per-layer states (D, B, H_l) as layers take them: one array (L*D, B, H) if all sizes are equal."""
     if states is None:
         return None
     return np.concatenate(states) if len({state.shape for state in states}) == 1 else list(states)
 
 
 def unpack_states(case, states):
-    """Return a layer's state of NumPy arrays as per-layer arrays, the reverse of `pack_states`."""
     if isinstance(states, (list, tuple)):
         return list(states)
     return [states[k * case.D : (k + 1) * case.D] for k in range(case.L)]

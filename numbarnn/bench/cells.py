@@ -1,4 +1,4 @@
-"""Find cells by name for commands: built in, of the library, of a file or a module."""
+"""Find the cell that a command's argument names: built in, or of the library, a file or a module."""
 
 import argparse
 import importlib
@@ -16,12 +16,12 @@ ABOUT_CELL = f"{', '.join(CELLS)}, a cell of {LIBRARY} by name, or {CELL_PLACES}
 
 
 def built_in_or_own(text):
-    """Return the Cell of a built-in name such as "lstm", else as `find_cell` does (an argparse type)."""
+    """Return the Cell of a built-in name such as "lstm", else that of `find_cell` (an argparse type)."""
     return CELLS[text] if text in CELLS else find_cell(text, CELLS)
 
 
 def find_cell(text, others=()):
-    """Return the Cell of a name in the library, of FILE.py:NAME or MODULE:NAME; others: names that may be meant."""
+    """Return the Cell of a name in the library, of FILE.py:NAME or MODULE:NAME. others: further names to suggest."""
     where, _, name = text.rpartition(":")
     module = load_module(where) if where else library
     match, place = getattr(module, name, None), where or LIBRARY
@@ -41,7 +41,7 @@ def find_cell(text, others=()):
 
 
 def load_module(where):
-    """Return the module of a file's path, or of a module's name."""
+    """Import a module by its name or the path of its file."""
     path = Path(where)
     try:
         if path.suffix != ".py":

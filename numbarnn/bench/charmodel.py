@@ -1,7 +1,7 @@
-"""A character model around any recurrent layer, and text for it: `numbarnn demo` and the notebooks train it.
+"""A character model around a recurrent layer, and its text, for `numbarnn demo` and the notebooks.
 
-Array code that runs with NumPy and CuPy alike: T steps of B streams of text, V characters, E the embedding size (the
-layer's input size), H the layer's units. Products are the engine's, so on the CPU they run on its threads.
+Letters: T steps of B streams of text, V characters, E the embedding size (the layer's input size), H the layer's units.
+Arrays are NumPy's or CuPy's. The layer's engine computes products, on the CPU with its threads.
 """
 
 import importlib
@@ -17,7 +17,7 @@ UNKNOWN, UNKNOWN_SIGN = 0, "\N{REPLACEMENT CHARACTER}"  # for every character th
 
 
 def load_text(path=None):
-    """Return a text and its name: a UTF-8 file, or else the documentation that ships with Python."""
+    """Return a text and its name: of a UTF-8 file, by default of the documentation that ships with Python."""
     if path is None:
         topics = importlib.import_module(DOCUMENTATION).topics
         return "".join(topics[name] for name in sorted(topics)), DOCUMENTATION
@@ -40,26 +40,25 @@ class Vocabulary:
         return np.fromiter((self._numbers.get(character, UNKNOWN) for character in text), np.int64, len(text))
 
     def decode(self, numbers):
-        """Return the text of some numbers."""
         return "".join(UNKNOWN_SIGN if n == UNKNOWN else self.characters[n - 1] for n in numbers)
 
 
 class Streams(NamedTuple):
     """A text as B parallel streams, int64 (length, B): target (t, b) is the character that follows input (t, b).
-    Each stream continues in window w + 1 where it ended in window w, so that a state can be carried along."""
+
+    Each stream continues in window w + 1 where it ended in window w, so a state can be carried along."""
 
     inputs: np.ndarray
     targets: np.ndarray
 
     @classmethod
     def cut(cls, numbers, batch):
-        """Cut numbers into streams; at most B - 1 at the end are left out."""
+        """Cut character numbers into B streams of equal length."""
         length = (numbers.size - 1) // batch
         parts = (numbers[begin : begin + length * batch].reshape(batch, length) for begin in (0, 1))
         return cls(*(np.ascontiguousarray(part.T) for part in parts))
 
     def windows(self, seq):
-        """Return how many full windows of `seq` steps there are."""
         return len(self.inputs) // seq
 
     def window(self, index, seq):
@@ -68,7 +67,7 @@ class Streams(NamedTuple):
 
 
 class Corpus(NamedTuple):
-    """A text ready for training: the vocabulary of its training part, and streams of both parts."""
+    """A text for training: its vocabulary, and the streams of its training and held-out parts."""
 
     name: str
     characters: int
@@ -78,7 +77,7 @@ class Corpus(NamedTuple):
 
     @classmethod
     def prepare(cls, text, name, batch, seq):
-        """Split, encode and cut; ValueError when the text does not fill one window of batch * seq."""
+        """Split a text into its parts and streams. Raise ValueError if it does not fill one window of batch * seq."""
         cut = len(text) - int(len(text) * HELD_OUT_SHARE)
         if cut < batch * seq + 1 or len(text) - cut < 2:
             least = max(-(-(batch * seq + 1) * 20 // 19), 40)
@@ -94,7 +93,7 @@ class Corpus(NamedTuple):
 
 
 class CharModel:
-    """Probabilities of the next character.
+    """A model of the next character's probabilities.
 
         x = embedding[number]                                     (T, B, E)
         y = layer(x)                                              (T, B, H)
@@ -103,8 +102,8 @@ class CharModel:
 
     Args:
         vocabulary_size: V.
-        layer: an LSTM, GRU or RNN, one direction, time-major; its dtype and device are the model's.
-        seed: of the embedding (standard normal, as torch.nn.Embedding) and the linear map (as torch.nn.Linear).
+        layer: an LSTM, GRU or RNN of one direction, time first. The model has its dtype and device.
+        seed: draws the embedding (as torch.nn.Embedding does) and the linear map (as torch.nn.Linear does).
     """
 
     def __init__(self, vocabulary_size, layer, seed=0):
@@ -119,14 +118,15 @@ class CharModel:
         self.buffers = [layer.weights, self.weights]  # all parameters, as an optimizer updates them
 
     def _views(self, flat):
-        """Return embedding (V, E), W (V, H) and b (V,) of a flat buffer."""
+        """Return views of a flat buffer: embedding (V, E), W (V, H) and b (V,)."""
         embedding, W, b = self.xp.split(flat, [self.size * self.E, self.size * (self.E + self.H)])
         return embedding.reshape(self.size, self.E), W.reshape(self.size, self.H), b
 
     def loss_and_gradients(self, inputs, targets, state=None):
         """Run one training window, integers (T, B), forward and backward.
-        Return the loss (0-d array, on the device); the gradients as flat arrays in the order of `buffers`, of which the
-        next call reuses the second; and the layer's final state."""
+
+        Return the loss (0-d array, on the device), the gradients (flat arrays in the order of `buffers`; the next call
+        overwrites the second), and the layer's final state."""
         shape, inputs, targets = inputs.shape, inputs.reshape(-1), targets.reshape(-1)
         y, state, tape = self.layer.forward(self.embedding[inputs].reshape(*shape, self.E), state)
         y = y.reshape(-1, self.H)
@@ -137,21 +137,20 @@ class CharModel:
         dy = self.xp.empty_like(y)
         self._multiply(dy, dlogits, self.W)
         grads = self.layer.backward(tape, dy.reshape(*shape, self.H))
-        # The embedding's gradient is a product with rows of the identity, with the same bits on every device; adding
-        # rows up in place would need atomics.
-        one_hot = dlogits  # its memory: dlogits is used up
+        # The embedding's gradient is a product with one-hot rows: adding rows in place would need atomics on a GPU.
+        one_hot = dlogits  # reuse its memory
         one_hot.fill(0)
         one_hot[self.xp.arange(inputs.size), inputs] = 1
         self._multiply(d_embedding, one_hot, grads.x.reshape(-1, self.E), transpose_a=True)
         return loss, [grads.weights, self.gradients], state
 
     def loss(self, inputs, targets, state=None):
-        """Return the loss of one window in inference (0-d array), and the layer's final state."""
+        """Return the loss of one window (0-d array) in inference, and the layer's final state."""
         logits, state = self.logits(inputs, state)
         return _cross_entropy(logits.reshape(-1, self.size), targets.reshape(-1), self.xp)[0], state
 
     def logits(self, inputs, state=None):
-        """Return logits (T, B, V) for integers (T, B), in inference, and the layer's final state."""
+        """Return logits (T, B, V) of integers (T, B) in inference, and the layer's final state."""
         y, state = self.layer(self.embedding[inputs.reshape(-1)].reshape(*inputs.shape, self.E), state)
         return self._logits(y.reshape(-1, self.H)).reshape(*inputs.shape, self.size), state
 
@@ -162,14 +161,14 @@ class CharModel:
         return logits
 
     def state_dict(self):
-        """Return NumPy copies of all parameters by PyTorch's names; the layer's begin with "rnn."."""
+        """Return NumPy copies of all parameters by PyTorch's names; names of the layer's begin with "rnn."."""
         arrays = {"embedding.weight": self.embedding, "linear.weight": self.W, "linear.bias": self.b}
         arrays = {name: np.array(self.layer.engine.to_host(view)) for name, view in arrays.items()}
         return arrays | {f"rnn.{name}": array for name, array in self.layer.state_dict().items()}
 
 
 def _cross_entropy(logits, targets, xp):
-    """Return the mean of -log softmax(logits)[target] (0-d array), and its gradient, in the memory of logits."""
+    """Return the mean of -log softmax(logits)[target] (0-d array), and its gradient, which overwrites logits."""
     rows = xp.arange(len(logits))
     logits -= logits.max(axis=1, keepdims=True)
     of_target = logits[rows, targets]
@@ -182,7 +181,7 @@ def _cross_entropy(logits, targets, xp):
 
 
 def evaluate(model, streams, window=128):
-    """Return bits per character over whole streams, in inference, the state carried from window to window."""
+    """Return bits per character over whole streams; the state is carried from window to window."""
     total, state = 0.0, None
     for index in range(-(-len(streams.inputs) // window)):
         inputs, targets = (model.xp.asarray(part) for part in streams.window(index, window))

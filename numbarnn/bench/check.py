@@ -1,14 +1,13 @@
-"""`numbarnn check`: every engine that runs here, forward and backward, against float64, cuDNN and PyTorch.
+"""`numbarnn check`: compare every engine that runs here, forward and backward, with float64, cuDNN and PyTorch.
 
 Every schedule runs a case in up to three modes: inference, single steps (the state carried from call to call) and
-training. If training draws random numbers, its second call is compared. Every quantity of every mode is one row, a
-dict. An exception becomes a failed row; a case that a schedule's planner refuses is counted, and is no failure. On
-CUDA cuDNN runs the instances whose options it has.
+training. If training draws random numbers, its second call is compared. Every quantity of every mode is a row, a dict.
+An exception is a failed row. A case that a schedule cannot run is counted, but is no failure.
 
-    cell, options, uses         the case: in words, and the names of options that it uses
-    engine, schedule, mode      what ran; mode: "inference", "single steps", "training" or REFUSED
-    quantity, error, limit, ok  what was compared; error is None if nothing could be, and message says why
-    torch_error, cudnn_error    peers' errors; ratio: error as a multiple of cuDNN's, or else PyTorch's
+    cell, options, uses         the case in words, and the names of options that it uses
+    engine, schedule, mode      mode: "inference", "single steps", "training" or REFUSED
+    quantity, error, limit, ok  error is None if nothing could be compared; message says why
+    torch_error, cudnn_error    peers' errors; ratio: error / cuDNN's error, or else PyTorch's
 """
 
 import itertools
@@ -36,7 +35,7 @@ QUICK = (
     "In the simulator the schedules share a cell's options. Most pairs of options, long sequences, gradients of one "
     "output alone, and some dtypes are left out."
 )
-TIMEOUT_S = 2400  # of the simulator's process: about ten times what the full check takes on a slow core
+TIMEOUT_S = 2400  # for the simulator's process: ten times what the full check takes on a slow core
 
 
 def add_arguments(parser):
@@ -54,7 +53,7 @@ def run(args):
     """Run the checks, print tables and a summary; return 0 when every comparison passed, else 1."""
     begin, rows = time.perf_counter(), []
     (here, simulator), chosen = plan_devices(args.device), (args.cell, args.schedule, args.quick)
-    with torch_threads(1), ThreadPoolExecutor(1) as pool:  # at these sizes more threads only wait for each other
+    with torch_threads(1), ThreadPoolExecutor(1) as pool:  # at these sizes more threads win nothing
         simulated_rows = pool.submit(check_simulated, *chosen) if simulator else None
         for device in here:
             rows += check_device(device, *chosen)
@@ -69,10 +68,9 @@ def run(args):
     return 0 if all(row["ok"] for row in rows) and any(map(compared, rows)) else 1
 
 
-# -------------------------------------------------------------------------------------------------------- what is run
+# --------------------------------------------------------------------------------------------------------------- plans
 def plan_devices(wanted):
-    """Return (devices to check in this process, whether a second process checks the simulator).
-    "all" leaves devices out that cannot run here."""
+    """Return the devices to check in this process, and whether a second process checks the simulator."""
     if wanted != "all":
         return [wanted], False
     available = engines.available()
@@ -81,13 +79,14 @@ def plan_devices(wanted):
 
 def plan_cases(device, cells, schedules, quick):
     """Return pairs of a case and the schedules that run it.
-    The simulator is slow: there schedules after the first get the quick cases, and take turns in a quick check."""
+
+    The simulator is slow: schedules after the first run the quick cases, and take turns in a quick check."""
     if quick and device == "sim":
         plans = []
         for start, cell in enumerate(cells):
             for turn, case in enumerate(spreads.all_cases(cell, "quick", device), start):
                 for name in schedules if case.proj_size or case.cell_clip else [schedules[turn % len(schedules)]]:
-                    lowered = name == "persistent" and case.dtype == "float64"  # which its kernels do not compute in
+                    lowered = name == "persistent" and case.dtype == "float64"  # its kernels have no float64
                     plans.append((replace(case, dtype="float32") if lowered else case, [name]))
         return plans
     sizes = {schedule: "quick" if quick or (device == "sim" and schedule != schedules[0]) else "full"
@@ -101,7 +100,7 @@ def plan_cases(device, cells, schedules, quick):
 
 
 def check_simulated(cells, schedules, quick):
-    """Return the rows of some cells in the simulator; one failed row if its process did not finish."""
+    """Check cells in another process, in the simulator; return the rows, or a failed row if that does not finish."""
     arguments = ["check", "--device", "sim", "--cell", ",".join(cells)]
     arguments += ["--schedule", ",".join(schedules), *(["--quick"] if quick else [])]
     code, rows, said = console.run_apart(arguments, TIMEOUT_S)
@@ -111,26 +110,25 @@ def check_simulated(cells, schedules, quick):
 
 
 def engine_failure(device, message):
-    """Return the row for an engine that did not start, or broke down."""
+    """Return the row for an engine that did not start or crashed."""
     fields = dict.fromkeys(("cell", "options", "schedule", "mode"), "-")
     return row_of(**fields, engine=device, quantity="engine", ok=False, message=message)
 
 
 def row_of(**known):
-    """Return a row of the known fields; see the module's text."""
+    """Return a row with defaults for the fields that are not known."""
     row = dict.fromkeys(("error", "limit", "torch_error", "cudnn_error", "message")) | {"uses": (), "ok": True} | known
     peer = row["torch_error"] if row["cudnn_error"] is None else row["cudnn_error"]
     return row | {"ratio": None if None in (row["error"], peer) else accuracy.quotient(row["error"], peer, 1.0)}
 
 
 def compared(row):
-    """Return whether a row is about a result; else it is a refusal."""
     return row["mode"] != REFUSED
 
 
-# -------------------------------------------------------------------------------------------------------- how it is run
+# ------------------------------------------------------------------------------------------------------------- running
 def check_device(device, cells, schedules, quick):
-    """Return every row of one device."""
+    """Return all rows of one device."""
     try:
         engines.get(device)
     except Exception as exception:
@@ -142,7 +140,7 @@ def check_device(device, cells, schedules, quick):
 
 
 def check_case(case, device, schedules=("auto",), with_cudnn=False, with_torch=True):
-    """Return every row of one case on one device with these schedules."""
+    """Return all rows of one case on one device with these schedules."""
     rows, expected = [], None
     for schedule in schedules:
         comparer = Comparer(case, device, schedule)
@@ -154,7 +152,7 @@ def check_case(case, device, schedules=("auto",), with_cudnn=False, with_torch=T
 
 
 def run_modes(comparer, expected):
-    """Run one case with one schedule in every mode, and compare."""
+    """Run and compare one case with one schedule in every mode."""
     instance, case = expected.instance, expected.instance.case
     layer = cases.make_layer(case, comparer.device, instance.parameters, comparer.schedule)
     T, B, width = instance.x.shape
@@ -173,7 +171,7 @@ def run_modes(comparer, expected):
 
 
 def run_single_steps(layer, instance):
-    """Return y, hy and cy of T calls of one step each; a sequence that is over has length 0 in its last calls."""
+    """Return y, hy and cy of T calls of one step each; a sequence that has ended has length 0."""
     x, state, _ = peers.inputs(layer, instance)
     axis, ys = int(instance.case.batch_first), []
     for t in range(instance.case.T):
@@ -184,9 +182,9 @@ def run_single_steps(layer, instance):
 
 
 def run_training(layer, instance):
-    """Return every result of forward and backward.
-    If random numbers are drawn or gradients accumulated, these are of the second of two calls; accumulated gradients
-    include the first call's."""
+    """Return all results of forward and backward; those of a second call with random numbers or accumulation.
+
+    Accumulated gradients include the first call's."""
     case, options = instance.case, peers.call_options(instance)
     x, state, dy = peers.inputs(layer, instance)
     dstate, dw = peers.to_engine_state(layer, instance.dhy, instance.dcy), None
@@ -201,13 +199,13 @@ def run_training(layer, instance):
 
 
 class Comparer:
-    """Collects the rows of one case on one device with one schedule."""
+    """Collect the rows of one case on one device with one schedule."""
 
     def __init__(self, case, device, schedule):
         self.case, self.device, self.schedule, self.rows = case, device, schedule, []
 
     def add(self, mode, quantity, error=None, limit=None, **more):
-        """Add one row. Unless `ok` is given, it passes if there is no message and the error is in the limit."""
+        """Add a row. By default `ok` is whether the error is at most the limit."""
         ok, message = error is not None and error <= (limit or 0), more.get("message")
         if message is None and error != error:
             message = "the result holds NaN"
@@ -217,7 +215,7 @@ class Comparer:
 
     @contextmanager
     def catching(self, mode):
-        """Return a context in which an exception becomes a failed row: what it was, and where."""
+        """Turn an exception in a `with` block into a failed row, which says where it was raised."""
         try:
             yield
         except Exception as exception:
@@ -226,7 +224,7 @@ class Comparer:
             self.add(mode, "exception", message=message)
 
     def compare(self, mode, results, expectation, needed=("y",)):
-        """Compare every quantity of `results` with `Expected`'s; quantities in `needed` must exist."""
+        """Compare every quantity of `results` with those of `Expected`. needed: quantities that must be there."""
         for quantity in needed:
             if quantity not in results:
                 self.add(mode, quantity, message="no result for it")
@@ -241,8 +239,8 @@ class Comparer:
             self.add(mode, quantity, accuracy.error(value, wanted), limit, **peer_errors)
 
 
-# -------------------------------------------------------------------------------------------------------- what it says
-ROWS_SHOWN, LETTERS_SHOWN = 40, 400  # failures and notes that are listed; letters of a message. --json has them all
+# -------------------------------------------------------------------------------------------------------------- output
+ROWS_SHOWN, LETTERS_SHOWN = 40, 400  # failures that are listed, and letters of a message; --json has them all
 NUMBERS = ("checks", "worst", "PyTorch", "cuDNN", "limit", "ratio")
 LEGEND = (
     "worst: the error nearest to its limit, with the peers' errors there; ratio: the median of error / the peer's "
@@ -251,7 +249,7 @@ LEGEND = (
 
 
 def by_run(rows):
-    """Return (engine, cell, schedule, dtype) -> rows, sorted."""
+    """Group rows that compare results: (engine, cell, schedule, dtype) -> rows, sorted."""
     groups = {}
     for row in filter(compared, rows):
         dtype = next((dtype for dtype in precision.DTYPES if dtype in row["options"].split()), "-")
@@ -260,12 +258,11 @@ def by_run(rows):
 
 
 def number(value):
-    """Return an error as text."""
     return "-" if value is None else f"{value:.1e}"
 
 
 def group_cells(rows):
-    """Return the cells of some rows under "result", NUMBERS and "at"."""
+    """Return the table cells that summarize rows: "result", NUMBERS and "at"."""
     worst = max(rows, key=lambda row: (not row["ok"], accuracy.share_of_limit(row["error"], row["limit"])))
     ratios = sorted(row["ratio"] for row in rows if row["ratio"] is not None and row["ratio"] == row["ratio"])
     ratio = f"{ratios[(len(ratios) - 1) // 2]:.2f}" if ratios else "-"
@@ -275,7 +272,7 @@ def group_cells(rows):
 
 
 def print_tables(rows):
-    """Print a line per engine, cell, schedule and dtype, without empty columns; then the failures."""
+    """Print a line per engine, cell, schedule and dtype, and the failures."""
     columns = ["result", "engine", "cell", "schedule", "dtype", *NUMBERS, "at"]
     lines = [[cells[0], *key, *cells[1:]] for key, some in by_run(rows).items() for cells in [group_cells(some)]]
     kept = [i for i, column in enumerate(columns) if column not in NUMBERS or any(line[i] != "-" for line in lines)]
@@ -292,7 +289,6 @@ def print_tables(rows):
 
 
 def print_summary(rows, seconds):
-    """Print the last lines: schedules' refusals, and the verdict."""
     refusals = {}
     for row in itertools.filterfalse(compared, rows):
         refusals.setdefault((row["schedule"], row["engine"]), []).append(row)

@@ -18,14 +18,14 @@ import numpy as np
 from numbarnn.common import files, install
 
 PIPED = 100  # columns of output to a file or pipe
-NARROW = 16  # columns of a text that wraps, at least
-GAP, INDENT = 2, 4  # blanks between columns, and before the further lines of a row
+NARROW = 16  # least width of a column whose text wraps
+GAP, INDENT = 2, 4  # blanks between columns, and before a row's second and later lines
 COLORS = dict.fromkeys(("FAILED", "REFUSED"), "\x1b[1;31m") | {"ok": "\x1b[32m"}
-LETTERS_SAID = 2000  # letters of a process's error stream that are shown
+LETTERS_SAID = 2000  # letters of a process's error output that are shown
 
 
 class CannotRun(RuntimeError):
-    """A subcommand cannot do its work; the message says why and what helps. Exit status 1."""
+    """A command cannot do its work; the message says why and what helps. Exit status 1."""
 
 
 class WrongArguments(CannotRun):
@@ -50,12 +50,11 @@ def figure(purpose, **options):
 
 # -------------------------------------------------------------------------------------------------------------- output
 def say(text="", error=False):
-    """Print a line of plain text."""
     print(text, file=sys.stderr if error else sys.stdout, flush=True)
 
 
 def say_wrapped(text):
-    """Print sentences in the width that tables have."""
+    """Print text wrapped to the terminal's width."""
     say(_fill(text))
 
 
@@ -65,18 +64,17 @@ def _fill(text):
 
 
 def print_table(title, columns, rows, right=()):
-    """Print a table as wide as the terminal, or as `COLUMNS` says; texts wrap, nothing is cut.
-    right: headings of columns of numbers, aligned to the right."""
+    """Print a table that fits the terminal's width. right: headings of columns that are aligned to the right."""
     terminal = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     lines = table_lines(columns, [[str(cell) for cell in row] for row in rows], right) if rows else ["no rows"]
-    if terminal:  # the first word of a line, or the last, is the verdict
+    if terminal:
         lines = [" ".join(f"{COLORS[w]}{w}\x1b[0m" if w in COLORS else w for w in line.split(" ")) for line in lines]
     title = f"\x1b[1m{_fill(title)}\x1b[0m" if terminal else _fill(title)
     say("\n".join([title, "", *lines, ""]))
 
 
 def table_lines(columns, rows, right=()):
-    """Return the lines of a table of texts: if even wrapped texts are too wide, each row takes several lines."""
+    """Return the lines of a table of texts, wrapped. If that is still too wide, columns continue below."""
     texts, width = [*zip(columns, *rows, strict=True)], shutil.get_terminal_size((PIPED, 24)).columns
     least = [max(NARROW, *(len(word) for text in cells for word in [*text.split(), ""])) for cells in texts]
     widths = [max(map(len, cells)) for cells in texts]
@@ -106,7 +104,7 @@ def table_lines(columns, rows, right=()):
 
 
 def progress_bar(items, title, total=None):
-    """Yield items; with rich installed and on a terminal, beside a progress bar on the error stream."""
+    """Yield items, with a progress bar if rich is installed and standard error is a terminal."""
     if importlib.util.find_spec("rich") is None or not sys.stderr.isatty():
         return (yield from items)
     from rich.console import Console
@@ -116,7 +114,7 @@ def progress_bar(items, title, total=None):
 
 
 def document(title, body, style, script=""):
-    """Return a page of a body (HTML), one file that refers to nothing outside of it; a script runs at its end."""
+    """Return a self-contained HTML page with this body."""
     scripts = f"<script>\n{script}</script>\n" if script else ""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -126,18 +124,17 @@ def document(title, body, style, script=""):
 
 
 def write_json(path, data):
-    """Write data as JSON; NaN and infinities, which JSON lacks, become null. The file is replaced whole."""
+    """Write data as JSON, with null for NaN and infinities. The file is replaced in one step."""
     write_bytes(path, (json.dumps(json_types(data), indent=1, allow_nan=False) + "\n").encode())
 
 
 def write_bytes(path, data):
-    """Write a file, or replace it whole."""
     with files.replacing(path) as part:
         part.write_bytes(data)
 
 
 def json_types(data):
-    """Return data of dicts, lists and numbers (Python's or NumPy's) in the types that JSON knows."""
+    """Convert dicts, lists, arrays and numbers to types that JSON has."""
     if isinstance(data, dict):
         return {str(key): json_types(value) for key, value in data.items()}
     if isinstance(data, (list, tuple)):
@@ -149,15 +146,16 @@ def json_types(data):
 
 # ----------------------------------------------------------------------------------------- another process of numbarnn
 def environment():
-    """Return the environment of a child process that runs this numbarnn."""
+    """Return environment variables with which a child process imports this numbarnn."""
     package = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
     return os.environ | {"PYTHONPATH": path}
 
 
 def run_apart(arguments, timeout):
-    """Run a command in another process.
-    Return its exit code (None: it timed out), the JSON that it wrote (None: nothing), and its end in words."""
+    """Run a `numbarnn` command in another process.
+
+    Return its exit code (None: it timed out), the JSON that it wrote (None: nothing), and its error output."""
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "answer.json"
         command = [sys.executable, "-m", "numbarnn", *arguments, "--json", str(answer)]
@@ -173,12 +171,11 @@ def run_apart(arguments, timeout):
 
 # ----------------------------------------------------------------------------------------------------------- arguments
 def add_json_argument(parser, what):
-    """Add --json FILE."""
     parser.add_argument("--json", type=json_path, metavar="FILE", help=f"Also write {what} to FILE as JSON.")
 
 
 def add_list_argument(parser, option, choices, default, more=""):
-    """Add an option that takes several of `choices`, separated by commas, or "all"."""
+    """Add an option whose value is names of `choices`, separated by commas, or "all"."""
 
     def parse(text):
         names = list(choices) if text == "all" else [name.strip() for name in text.split(",")]
@@ -192,7 +189,7 @@ def add_list_argument(parser, option, choices, default, more=""):
 
 
 def json_path(text):
-    """Parse the path of a file, and check before the work starts that it can be written (an argparse type)."""
+    """Parse the path of a file that can be written (an argparse type)."""
     path = Path(text)
     if path.is_dir():
         raise argparse.ArgumentTypeError(f"expected a file to write, got the directory {text!r}")
@@ -207,7 +204,7 @@ def json_path(text):
 
 
 def whole_numbers(text, expected, count=None):
-    """Return whole numbers of at least 1 separated by commas, `count` of them; expected: words for the error."""
+    """Parse whole numbers of at least 1, separated by commas. count: how many. expected: words for the error."""
     parts = [part.strip() for part in text.split(",")]
     if count not in (None, len(parts)) or not all(part.isdecimal() and int(part) for part in parts):
         raise argparse.ArgumentTypeError(f"expected {expected} got {text!r}")
@@ -215,5 +212,4 @@ def whole_numbers(text, expected, count=None):
 
 
 def at_least_1(text):
-    """Parse a whole number of at least 1 (an argparse type)."""
     return whole_numbers(text, "a whole number of at least 1,", 1)[0]

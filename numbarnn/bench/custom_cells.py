@@ -1,9 +1,9 @@
-"""Cells that PyTorch lacks, in `numbarnn bench`: the library's and those of files, written as equations.
+"""Cells that PyTorch lacks, in `numbarnn bench`: cells of the library and of files, written as equations.
 
 Their peers are the built-in LSTM of the same sizes ("lstm"), and a loop of the same equations in eager PyTorch
-("loop"). The truth is the loop's result in float64. numbarnn's error may be twice that of the loop in the row's dtype,
-or the floor of as many steps as the cell has stages. Over more than STEPS_COMPARED steps it may be GROWTH times the
-loop's: a cell may be chaotic, and then chance decides how a rounding error grows.
+("loop"). Errors are measured against the loop in float64. The limit is twice the error of the loop in the row's dtype,
+or the floor of one step per stage of the cell. Over more than STEPS_COMPARED steps the limit is GROWTH times the loop's
+error: in a chaotic cell chance decides how a rounding error grows.
 """
 
 from dataclasses import replace
@@ -27,7 +27,7 @@ STEPS_COMPARED, GROWTH = 16, 10
 
 
 def why_no_loop(cell, train):
-    """Return why there is no loop of a cell; None if there is one."""
+    """Return why a cell cannot be compared with a loop; None if it can."""
     if getattr(cell, "structure", None) is None:
         return "written by hand, not as equations"
     if train and (cell.noise or cell.drop_connect):
@@ -36,7 +36,7 @@ def why_no_loop(cell, train):
 
 
 class NamedCell(NamedTuple):
-    """A cell, by the words with which it was asked for."""
+    """A cell with the name that the command line has for it."""
 
     name: str
     cell: Cell
@@ -46,7 +46,7 @@ class NamedCell(NamedTuple):
 
 
 def named_cells(text):
-    """Parse cells separated by commas: names of PEERS_CELLS, and a `NamedCell` for each other (an argparse type)."""
+    """Parse cells separated by commas: names of PEERS_CELLS, and `NamedCell`s for others (an argparse type)."""
     names = dict.fromkeys(part.strip() for part in (",".join(PEERS_CELLS) if text == "all" else text).split(","))
     return [name if name in PEERS_CELLS else NamedCell(name, find_cell(name, PEERS_CELLS)) for name in names]
 
@@ -54,8 +54,8 @@ def named_cells(text):
 class CustomInstance:
     """Random arrays for a cell and a shape, C-contiguous, of a dtype.
 
-    case: of an LSTM of the same sizes. parameters: name -> array, a new layer's by the equations' names. x, dy: (T, B,
-    I), (T, B, H or P). states: one (L, B, H) per state, positive, as a normalizer has to be.
+    case: of an LSTM of the same sizes. parameters: name in the equations -> array. x (T, B, I), dy (T, B, H or P).
+    states: one (L, B, H) per state, positive because a state may be a divisor.
     """
 
     def __init__(self, cell, shape, dtype, device):
@@ -76,12 +76,11 @@ class CustomInstance:
         self.states = [random.uniform(0.25, 1, (shape.L, shape.B, width)).astype(numpy_dtype) for width in widths]
 
     def layer(self, device, schedule, dtype=None):
-        """Return a layer of its sizes, with new parameters."""
         options = {"dtype": dtype or self.case.dtype, "device": device, "schedule": schedule, "seed": 0}
         return numbarnn.RNN(self.cell, self.shape.I, self.shape.H, self.shape.L, **options)
 
     def contender(self, what, device, schedule):
-        """Return a numbarnn layer of the cell: inference, or forward and backward with dy."""
+        """Return numbarnn's contender for a pass."""
         layer = self.layer(device, schedule)
         layer.load_state_dict(self.parameters)
         x, dy, *states = map(layer.engine.from_host, (self.x, self.dy, *self.states))
@@ -98,7 +97,7 @@ class CustomInstance:
         return Contender(f"numbarnn {schedule}", call, results, wait, plan)
 
     def loop(self, train, device, dtype=None):
-        """Return the loop in PyTorch at the same work; dtype "float64": of the same numbers."""
+        """Return the contender of the loop in PyTorch. dtype: cast the arrays to it."""
         from numbarnn.torch import Recurrent
 
         def leaf(array):
@@ -125,12 +124,12 @@ class CustomInstance:
         return Contender("loop", call, results, torch_synchronize(device))
 
     def _named(self, form, states):
-        """Return name of each state in a form such as "d{}" -> its array."""
+        """Return a name such as "dc" for each state, with its array. form: such as "d{}"."""
         states = states if isinstance(states, (list, tuple)) else (states,)
         return {form.format(name): state for name, state in zip(self.cell.states, states, strict=True)}
 
     def line_up(self, what, where):
-        """Return the `LineUp` of a pass. Without a loop nothing is compared, and the reason is given."""
+        """Return the `LineUp` of a pass. Without a loop nothing is compared."""
         train, device, line = what == TRAINING, where.device, LineUp(self.case, {}, {}, limit_of=self._limit)
         if reason := why_no_loop(self.cell, train):
             line.left_out["loop"] = f"{reason}, so that results are not compared"
@@ -142,6 +141,6 @@ class CustomInstance:
         return line
 
     def _limit(self, case, loop_error):
-        """Return the largest error that passes; in float64 the floor doubles, as the loop, the truth, errs as much."""
+        """Return the largest error that passes. In float64 the floor doubles: the truth, a loop, errs as much."""
         floor = accuracy.floor(case) * (1 + len(self.cell.stages)) * (2 if case.dtype == "float64" else 1)
         return max(floor, (2 if self.shape.T <= STEPS_COMPARED else GROWTH) * loop_error)

@@ -11,7 +11,7 @@ from numbarnn.bench.cases import PEERS_CELLS, layer_type
 from numbarnn.bench.charmodel import UNKNOWN, CharModel, Corpus, evaluate, load_text
 from numbarnn.optim import Adam
 
-DEFAULT_STEPS, DEFAULT_MINUTES = 1200, 2.5  # without --steps and --minutes: so many steps, but no longer than this
+DEFAULT_STEPS, DEFAULT_MINUTES = 1200, 2.5  # whichever ends first, without --steps and --minutes
 EMBEDDING, CLIP = 64, 1.0  # size of a character's vector; largest global norm of the gradients
 RECENT, EVERY = 100, 200  # steps whose mean loss is printed; steps between evaluations of the held-out text
 DEFAULTS = {"cell": "lstm", "layers": 2, "hidden": 256, "dropout": 0.0, "batch": 32, "seq": 64, "lr": 4e-3, "seed": 0}
@@ -61,7 +61,7 @@ def run(args):
         with engine.activate():
             trainer = Trainer(config, corpus, engine)
     except ValueError as error:
-        raise console.WrongArguments(f"--{error}") from error  # all begin with what they are about
+        raise console.WrongArguments(f"--{error}") from error  # each message begins with an option's name
     except (ImportError, RuntimeError) as error:
         raise console.CannotRun(str(error)) from error
     console.say(
@@ -91,7 +91,7 @@ class Trainer:
     """A model in training.
 
     Attributes:
-        window: index of the next window of the training streams. state: the layer's at its start (None for zero).
+        window: number of the next window of the training streams. state: the layer's state before it; None: zero.
         losses: bits per character of each step. held_out: (step, bits per character of the held-out text).
     """
 
@@ -105,7 +105,7 @@ class Trainer:
         self.step, self.window, self.state, self.losses, self.held_out, self.seconds = 0, 0, None, [], [], 0.0
 
     def train_step(self):
-        """Take one window: gradients, update. The state goes on into the next; after the last it is reset."""
+        """Train on one window. The state is carried into the next window, and reset after the last."""
         seq, streams = self.config["seq"], self.corpus.train
         inputs, targets = map(self.model.xp.asarray, streams.window(self.window, seq))
         loss, gradients, self.state = self.model.loss_and_gradients(inputs, targets, self.state)
@@ -122,19 +122,20 @@ class Trainer:
         return loss
 
     def losses_text(self):
-        """Return the latest losses in words: of training (the mean of some steps), and of the held-out text."""
+        """Return the latest losses as text: of training (the mean of recent steps) and of the held-out text."""
         recent = float(np.mean(self.losses[-RECENT:])) if self.losses else math.nan
         return f"bits per character: training {recent:.3f}, held-out {self.held_out[-1][1]:.3f}"
 
     def evaluate(self):
-        """Note the loss of the held-out text, unless it is known."""
+        """Add the loss of the held-out text after this step."""
         if not self.held_out or self.held_out[-1][0] != self.step:
             loss = self._finite(evaluate(self.model, self.corpus.held_out), "the loss of the held-out text")
             self.held_out.append((self.step, loss))
 
     def train(self, steps, deadline=math.inf, every=EVERY):
         """Train for `steps` steps or until the deadline (time.perf_counter()).
-        Yield whether a step ended in an evaluation of the held-out text: every `every` steps and at the end."""
+
+        After each step yield whether the held-out text was evaluated, as it is every `every` steps and at the end."""
         begin, finished = time.perf_counter(), False
         while not finished:
             self.train_step()
@@ -147,7 +148,8 @@ class Trainer:
 
 def sample(model, vocabulary, length, *, temperature=1.0, seed=0, prompt=""):
     """Return `length` characters that the model writes after the prompt, one step (T = 1) at a time.
-    temperature divides the logits; 0 takes the most probable character. The unknown symbol is never drawn."""
+
+    temperature: divides the logits. 0 takes the most probable character. The unknown symbol is never drawn."""
     rng = np.random.default_rng([seed, 2])  # another stream than the parameters'
     numbers, state, drawn = vocabulary.encode(prompt or vocabulary.characters[0]).reshape(-1, 1), None, []
     for _ in range(length):
@@ -164,7 +166,6 @@ def sample(model, vocabulary, length, *, temperature=1.0, seed=0, prompt=""):
 
 
 def finish(args, trainer, interrupted):
-    """Let the model write; print the results, and write them to a file."""
     trainer.evaluate()
     corpus, config, seconds, steps = trainer.corpus, trainer.config, trainer.seconds, trainer.step
     if args.sample:

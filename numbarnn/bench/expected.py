@@ -1,4 +1,4 @@
-"""Compute a case's expected results by the float64 reference, and its peers' results: PyTorch and cuDNN."""
+"""Compute a case's expected results by the float64 reference, and the results of PyTorch and cuDNN."""
 
 from contextlib import suppress
 
@@ -16,15 +16,16 @@ PEERS = ("torch", "cudnn")
 
 
 class Expected:
-    """Results of one instance by who computes them: "truth" (the reference) and, if they run it, each of PEERS.
-    Computed once for all schedules, PyTorch's on the CPU."""
+    """Results of one instance by name: "truth" (the reference) and those PEERS that run it, PyTorch on the CPU.
+
+    They are computed once for all schedules."""
 
     def __init__(self, instance, with_cudnn=False, with_torch=True):
         self.instance, self.with_cudnn, self._known = instance, with_cudnn, {}
         self.with_torch = with_torch and instance.case.cell in PEERS_CELLS
 
     def results(self, call=None):
-        """Return name -> results by quantity, of training call number `call`; None: of inference."""
+        """Return name -> results by quantity. call: number of the training call; None: inference."""
         call = call if self.instance.case.draws else None
         if call not in self._known:
             instance, masks = self.instance, masks_of_case(self.instance.case, call)
@@ -32,13 +33,13 @@ class Expected:
             if self.with_torch and installed("torch"):
                 results["torch"] = torch_peer.torch_results(instance, masks) or {}
             if self.with_cudnn:
-                with suppress(cudnn_peer.Refused):  # it has no such option, or says that it does not support it
+                with suppress(cudnn_peer.Refused):
                     results["cudnn"] = cudnn_peer.cudnn_results(instance, masks)
             self._known[call] = results
         return self._known[call]
 
     def of_training(self):
-        """Return the results of the last training call that a case makes: see `check.run_training`."""
+        """Return the results of a case's last training call, as `check.run_training` makes it."""
         case, parameters = self.instance.case, self.instance.parameters
         results = self.results(case.training_calls - 1)
         for earlier in map(self.results, range(case.training_calls - 1) if case.accumulate else ()):
@@ -48,17 +49,16 @@ class Expected:
 
 
 def errors_of(results, quantity):
-    """Return peer -> its error in a quantity, None if it gives none; results: as of `Expected.results`."""
+    """Return peer -> its error in a quantity; None if it has no result. results: from `Expected.results`."""
     values = {peer: results.get(peer, {}).get(quantity) for peer in PEERS}
     return {peer: None if value is None else accuracy.error(value, results["truth"][quantity])
             for peer, value in values.items()}  # fmt: skip
 
 
 def masks_of_case(case, call):
-    """Return the factors of the outputs of all layers but the last in training call number `call`.
+    """Return the dropout factors of all layers but the last, a list of (T, B, D*H_l), drawn by the reference.
 
-    They come from the independent generator: a list of (T, B, D*H_l); None without dropout, and in inference (None).
-    """
+    call: number of the training call. None without dropout and in inference."""
     if call is None or not case.masked:
         return None
     shapes = [(case.T, case.B, case.D * width) for width in case.outputs[:-1]]
@@ -66,9 +66,9 @@ def masks_of_case(case, call):
 
 
 def run_reference(case, call, x, parameters, h0=None, c0=None, **sequences):
-    """Return (result, backward) of `numbarnn.reference` for a case.
-    result: of its forward in training call number `call` (None: in inference). backward: a function (result, dy, dhy,
-    dcy). sequences: lengths, resets, ..."""
+    """Run the reference forward. Return its result, and its backward, a function (result, dy, dhy, dcy).
+
+    call: number of the training call; None: inference. sequences: lengths, resets, ..."""
     options = {"masks": masks_of_case(case, call)} | sequences
     if case.cell == "layer_norm_rnn":
         return layer_norm_rnn.forward(x, parameters, h0, **drawn(case, call), **options), layer_norm_rnn.backward
@@ -77,7 +77,7 @@ def run_reference(case, call, x, parameters, h0=None, c0=None, **sequences):
 
 
 def drawn(case, call):
-    """Return the numbers that layer_norm_rnn draws in training call number `call`, for its reference; else the mean."""
+    """Return the random numbers of layer_norm_rnn in a training call; in inference (None) their mean."""
     if call is None:
         return {"kept": 1 - ZONEOUT}
     places = [[(layer * case.D + direction, H) for direction in range(case.D)] for layer, H in enumerate(case.hidden)]
@@ -88,8 +88,7 @@ def drawn(case, call):
 
 
 def reference_results(instance, call=None):
-    """Return results of `numbarnn.reference` by quantity, of training call number `call`, or of inference.
-    ArithmeticError: one holds a NaN that the case does not bring."""
+    """Return the reference's results by quantity. Raise ArithmeticError if one holds a NaN without cause."""
     case = instance.case
     options = {"lengths": instance.lengths, "resets": instance.resets, "padding_value": case.padding_value}
     forward, backward = run_reference(case, call, instance.x, instance.parameters, instance.h0, instance.c0, **options)

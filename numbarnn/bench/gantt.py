@@ -6,15 +6,13 @@ from numbarnn.schedules.estimate import product_us
 COLORS = {"steps": "tab:blue", "input": "tab:orange", "dropout": "tab:green", "remake": "tab:olive",
            "weights": "tab:purple"}  # fmt: skip
 STEPS_BAR, PRODUCT_BAR = (0.0, 0.43), (-0.4, 0.35)  # (bottom, height) in a row; rows are 1 apart, layer 0 the lowest
-# The cost of a product's step relative to a step's, for schedules without estimates. A drawing convention that keeps
-# products visible.
+# Width of a product's step relative to a recurrent step, for schedules without estimates: it keeps products visible.
 PRODUCT_SHARE = 0.2
 ROW_INCHES, WIDTH_INCHES = 0.45, 10
 
 
 def timeline(option, problem):
-    """Return (Spans of the tasks, their unit) of a `numbarnn.schedules.explain.Option`.
-    Persistent launches take as long as the planner expects their steps to take."""
+    """Return the tasks' `Span`s and their unit, for a `numbarnn.schedules.explain.Option`."""
     if not option.launches:
         return option.plan.timeline(_steps_cost), "steps of one layer"
 
@@ -33,8 +31,9 @@ def _steps_cost(task):
 
 def rows_of(span, backward):
     """Return the bars of a `Span`: (kind, (layer, direction), start, length) each.
-    A launch is drawn as the steps of each of its layers and directions. A layer runs one step behind the layer that it
-    reads; with two directions it begins when both directions of that layer are done."""
+
+    A launch has a bar per layer and direction. A layer runs one step behind the layer below; with two directions it
+    starts when both directions of the layer below are done."""
     task, start, end = span
     if task.kind != "launch":
         return [(task.kind, task.lane[:2], start, end - start)]
@@ -49,8 +48,9 @@ def rows_of(span, backward):
 
 
 def draw(axis, plan, spans=None, unit="steps of one layer"):
-    """Draw a plan on a matplotlib axis: above, the steps of each layer and direction; below, its products.
-    spans and unit: as `timeline` returns them; None takes the same time for every step."""
+    """Draw a plan on a matplotlib axis: a row per layer and direction, its steps above its products.
+
+    spans, unit: from `timeline`; None: every step takes the same time."""
     spans = plan.timeline(_steps_cost) if spans is None else spans
     drawn = [bar for span in spans for bar in rows_of(span, plan.backward)]
     lanes = sorted({lane for _, lane, _, _ in drawn})
@@ -71,7 +71,7 @@ def draw(axis, plan, spans=None, unit="steps of one layer"):
 
 
 def figure(explanations):
-    """Return a matplotlib figure with a picture for each `numbarnn.schedules.explain.Explanation`."""
+    """Return a matplotlib figure of each `numbarnn.schedules.explain.Explanation`."""
     rows = explanations[0].problem.layers * explanations[0].problem.directions
     height = len(explanations) * (1.2 + ROW_INCHES * rows)
     picture = console.figure("a picture of the plan", figsize=(WIDTH_INCHES, height))

@@ -19,8 +19,8 @@ from numbarnn.common import code_cache, install
 from numbarnn.common.words import counted
 from numbarnn.engines.cpu import openblas, vectors
 
-FORCED_CORE = "OPENBLAS_CORETYPE"  # environment variable: OpenBLAS takes it and does not look at the processor
-# The name shown -> distributions that bring it, of which the last one installed counts; "[extra]" that has it.
+FORCED_CORE = "OPENBLAS_CORETYPE"  # environment variable that overrides OpenBLAS' choice for the processor
+# Name in the table -> distributions that contain it, the last one installed counts; numbarnn's extra that installs it.
 PACKAGES = {
     "numpy": "numpy", "llvmlite": "llvmlite", "OpenBLAS wheel": "scipy-openblas32",
     "numba": "numba [kernels]", "numba-cuda": "numba-cuda [kernels]",
@@ -61,7 +61,6 @@ def run(args):
 
 
 def how_to_install(name):
-    """Return the command that installs one of PACKAGES."""
     if name == "CuPy":
         return install.for_gpus()
     last = PACKAGES[name].split()[-1]
@@ -69,7 +68,6 @@ def how_to_install(name):
 
 
 def devices(facts):
-    """Return the rows of the table of devices."""
     cpu = facts["cpu"]
     core = f", OpenBLAS kernels for {cpu['openblas_core']}" if cpu["openblas_core"] else ""
     core += f" ({notice})" if (notice := forced_core_notice()) else ""
@@ -82,7 +80,7 @@ def devices(facts):
 
 
 def collect():
-    """Return everything that `numbarnn info` shows, as plain values; benchmarks record it beside their times."""
+    """Return everything that `numbarnn info` shows, as plain values. Records of benchmarks have it too."""
     runs = engines.why_not("cpu") is None
     lines = run_tool("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
     cpu = {
@@ -108,7 +106,7 @@ def versions():
 
 
 def commit():
-    """Return the commit of numbarnn's own working tree, with "-dirty" if files have changed; "unknown" elsewhere."""
+    """Return the commit of numbarnn's git working tree, with "-dirty" if files have changed; else "unknown"."""
     root = str(Path(numbarnn.__file__).resolve().parents[1])
     if run_tool("git", "-C", root, "rev-parse", "--show-toplevel") != (root,):
         return "unknown"
@@ -117,7 +115,7 @@ def commit():
 
 
 def run_tool(name, *arguments):
-    """Return the lines that a program prints; none if it is missing or fails."""
+    """Run a program and return the lines that it prints; none if it is missing or fails."""
     if (tool := shutil.which(name)) is None:
         return ()
     answer = subprocess.run([tool, *arguments], capture_output=True, text=True, timeout=30, check=False)
@@ -125,7 +123,6 @@ def run_tool(name, *arguments):
 
 
 def cpu_model():
-    """Return the processor's name."""
     with suppress(FileNotFoundError):
         if match := re.search(r"^model name\s*:(.*)", Path("/proc/cpuinfo").read_text(errors="replace"), re.MULTILINE):
             return match[1].strip()
@@ -133,7 +130,6 @@ def cpu_model():
 
 
 def core_count():
-    """Return how many processors this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -145,7 +141,7 @@ def forced_core_notice():
 
 
 def gpus():
-    """Return NVIDIA GPUs, by the driver's own tool: dicts with name, compute_capability and memory_bytes."""
+    """Return NVIDIA GPUs that nvidia-smi lists: dicts with name, compute_capability and memory_bytes."""
     query = ("--query-gpu=name,compute_cap,memory.total", "--format=csv,noheader,nounits")
     rows = [line.rsplit(", ", 2) for line in run_tool("nvidia-smi", *query)]
     return [
@@ -155,7 +151,7 @@ def gpus():
 
 
 def engines_here():
-    """Return engine -> whether it runs on this machine, what is missing and how to get it, or how to use it."""
+    """Return engine -> whether it runs here, what is missing, and how to get or use it."""
     missing = {name: engines.why_not(name) for name in ("cpu", "cuda", "sim")}
     how = {"cpu": "pip install scipy-openblas32", "cuda": f"on a machine with an NVIDIA GPU: {install.for_gpus()}"}
     how = {name: how[name] if missing[name] else None for name in how}

@@ -1,4 +1,4 @@
-"""`numbarnn kernels`: compile kernels without a GPU; registers, spills, shared memory; PTX, machine code, source."""
+"""`numbarnn kernels`: compile kernels without a GPU and show their resources, PTX, machine code or source."""
 
 import argparse
 import inspect
@@ -68,7 +68,7 @@ def known_archs(text):
 
 
 def shipped_kernel(name):
-    """Return the ShippedKernel of a name (an argparse type)."""
+    """Find a ShippedKernel by its name (an argparse type)."""
     try:
         return catalog.find(name, planned.named_kernels(capability(USUAL_ARCH)))
     except ValueError as error:
@@ -82,31 +82,30 @@ def capability(arch):
 
 # ------------------------------------------------------------------------------------------------------ rows
 def compile_all(archs):
-    """Return the rows of the persistent kernels of `planned.PROBLEMS`, one per kernel and arch."""
+    """Compile the persistent kernels of `planned.PROBLEMS`; return a row per kernel and arch."""
     todo = [(one, arch) for arch in archs for one in planned.kernels_of(planned.PROBLEMS, capability(arch))]
     names = f"{len(todo)} kernels for {', '.join(archs)} by {compiler.toolchain()}"
-    console.say(f"Compiling {names}: about 10 s each, less for those that a former run has compiled.\n")
+    console.say(f"Compiling {names}: about 10 s each, less for kernels that an earlier run has compiled.\n")
     return [compile_row(*one) for one in console.progress_bar(todo, "kernels")]
 
 
 def compile_row(shipped, arch):
-    """Return the row of one kernel compiled for one arch: a dict, with None for unknown numbers."""
+    """Compile one kernel for one arch; return its row, a dict with None for unknown numbers."""
     row = {"name": shipped.kernel.name, "dtype": shipped.dtype, "layouts": shipped.layouts, "arch": arch}
     row |= dict.fromkeys(("registers", "shared_bytes")) | {"dynamic_shared_bytes": shipped.dynamic_shared_bytes}
     row |= {"spill_bytes": None, "stack_bytes": None, "threads_per_block": shipped.threads, "ok": False, "error": None}
     try:
         compiled = shipped.compile(capability(arch))
-    except Exception as exception:  # whatever it is, this kernel's row tells of it
+    except Exception as exception:  # shown in the kernel's row
         return row | {"error": f"{type(exception).__name__}: {exception}"}
     row |= {"shared_bytes": compiled.shared_bytes, "stack_bytes": compiled.stack_bytes}
     if compiled.registers < 0 or compiled.spill_bytes < 0:
-        return row | {"error": "the linker did not tell the registers and spills"}
+        return row | {"error": "the linker did not report registers and spills"}
     return row | {"registers": compiled.registers, "spill_bytes": compiled.spill_bytes, "ok": True}
 
 
 # --------------------------------------------------------------------------------------------------- output
 def print_rows(rows):
-    """Print the table, and what went wrong."""
     cells = []
     for row in rows:
         *shown, ok, _ = row.values()
@@ -120,7 +119,6 @@ def print_rows(rows):
 
 
 def print_machine_code(shipped, arch):
-    """Print a kernel's machine code for an arch."""
     compiled = shipped.compile(capability(arch))
     try:
         lines = listing(compiled)
@@ -130,8 +128,9 @@ def print_machine_code(shipped, arch):
 
 
 def print_source(shipped):
-    """Print a kernel's Python source below comments: where it is, and the constants with which a factory made it.
-    One source serves all cells and tiles; the compiler drops the branches that a constant rules out."""
+    """Print a kernel's Python source below its place and the constants that its factory set.
+
+    One source serves all cells and tiles: the compiler drops the branches that a constant rules out."""
     function = shipped.function
     package, lines = Path(__file__).resolve().parents[2], inspect.getsourcelines(function)
     path = Path(inspect.getsourcefile(function)).resolve().relative_to(package).as_posix()

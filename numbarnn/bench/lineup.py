@@ -1,10 +1,9 @@
-"""The peers that run a case of `numbarnn bench`, and whether everybody's results are right.
+"""The peers that run a case of `numbarnn bench`, and whether all results are right.
 
-On a GPU these are cuDNN's algorithms, called directly, and PyTorch, which takes one of them; on the CPU PyTorch and,
-for inference in float32, onnxruntime. Each may be at most twice as far as PyTorch from what PyTorch computes in
-float64, or as far as `accuracy.floor`. PyTorch and cuDNN may err by `accuracy.PEER_TRUST` floors: persistent algorithms
-of cuDNN's err by 1.7 in float32. Where TF32 is allowed, float16's floor counts: products read as many bits. Other
-cells: `custom_cells`; single steps: `stream`.
+On a GPU the peers are cuDNN's algorithms, called directly, and PyTorch, which chooses one of them. On the CPU they are
+PyTorch and, for inference in float32, onnxruntime. Errors are measured against PyTorch in float64. The limit is twice
+PyTorch's error, or `accuracy.floor`. PyTorch and cuDNN may err by `accuracy.PEER_TRUST` floors: cuDNN's persistent
+algorithms err by 1.7 in float32. TF32 has float16's floor, as its products read as many bits.
 """
 
 from collections.abc import Callable
@@ -39,7 +38,7 @@ def largest_trusted(case, torch_error):
 class LineUp:
     """The peers on one pass of a case.
 
-    results: PyTorch's, by quantity: what is wanted of everybody; none: nothing is. truth: those in float64.
+    results: PyTorch's, by quantity; every contender must have these. truth: PyTorch's in float64.
     """
 
     case: object
@@ -52,7 +51,7 @@ class LineUp:
 
     @classmethod
     def of_torch(cls, case, truth, what, torch, parameters=(), lacks=""):
-        """Begin with PyTorch, a rival if its results can be trusted and it lacks nothing."""
+        """Start with PyTorch, which is a rival if its results are right. lacks: why PyTorch must not be timed."""
         wanted = quantities(what, parameters)
         line = cls(case, truth, {name: value for name, value in torch.results(torch.call()).items() if name in wanted})
         if reason := disagreement(line.compare(torch, largest_trusted)) or lacks:
@@ -62,7 +61,7 @@ class LineUp:
         return line
 
     def compare(self, contender, limit_of=None):
-        """Return a contender's results against float64, as rows: contender, quantity, error, PyTorch's error, limit,
+        """Compare a contender's results with float64; return rows: contender, quantity, error, torch_error, limit,
         ok, message."""
         found, rows = contender.results(contender.call()) if self.results else {}, []
         for quantity, value in self.results.items():
@@ -76,7 +75,7 @@ class LineUp:
         return rows
 
     def add(self, name, make, limit_of=None):
-        """Make a contender, and a rival of it if its results are right; else it is left out, with the reason."""
+        """Make a contender and add it to the rivals if its results are right, else to those left out."""
         made, rows, reason = attempt(make, partial(self.compare, limit_of=limit_of))
         self.agreement += rows
         if made:
@@ -86,10 +85,9 @@ class LineUp:
 
 
 def line_up(instance, truth, what, where):
-    """Return the `LineUp` of a pass; truth: PyTorch's results in float64.
+    """Return the `LineUp` of a pass. truth: PyTorch's results in float64.
 
-    Where layer 0 has no W, PyTorch computes with an identity for W. Its results are compared, but it gets no time.
-    """
+    If layer 0 has no W, PyTorch multiplies by an identity: its results are compared, but its time is not taken."""
     case, train, device, skips = instance.case, what != FORWARD, where.device, instance.case.input_mode == "skip"
     torch = made_again(lambda: torch_peer.torch_contender(instance, train, device))
     line = LineUp.of_torch(case, truth, what, torch, instance.parameters, NO_SKIP * skips)
@@ -108,10 +106,9 @@ def line_up(instance, truth, what, where):
 
 
 def attempt(make, rows_of):
-    """Return (contender, agreement, refusal) of one who asks for times: no contender where there is a refusal.
+    """Make and compare a contender. Return (contender, rows of `LineUp.compare`, None), or (None, rows, why not).
 
-    make: makes the contender. rows_of: gives rows of `LineUp.compare` of it.
-    """
+    make: returns the contender. rows_of: f(contender) -> rows."""
     contender, agreement = None, []
     try:
         contender = make()
@@ -123,12 +120,11 @@ def attempt(make, rows_of):
 
 
 def said(exception):
-    """Return an exception as a refusal."""
     return f"{type(exception).__name__}: {exception}"
 
 
 def disagreement(agreement):
-    """Return the worst of the rows that are wrong, in words; None where none is."""
+    """Describe the worst wrong row; None if all are right."""
     wrong = [row for row in agreement if not row["ok"]]
     if not wrong:
         return None

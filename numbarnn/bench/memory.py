@@ -1,7 +1,6 @@
-"""How much memory a call takes, by the figures of the system and of the drivers' pools; absent if unknown.
+"""Measure the memory that a call takes, by the system's figures and by memory pools on a GPU.
 
-METHOD says what is measured. Code is compiled by then, and memory that engines and the C library keep for later calls
-is returned first.
+METHOD says what is measured. Before that, code is compiled, and memory that engines and the C library keep is freed.
 """
 
 import ctypes
@@ -25,17 +24,17 @@ SET_PEAK_BACK = "5"  # proc(5), clear_refs
 
 
 def peaks(contenders, device):
-    """Return name of a contender -> bytes that a call of it takes, if they can be measured; contenders: by name."""
+    """Return name -> bytes that a call of the contender takes, where they can be measured. contenders: by name."""
     bytes_of, engine = {}, engines.get(device)
     for name, contender in contenders.items() if tells(device) else ():
-        with suppress(MemoryError, RuntimeError):  # there are two of it then: without room there is no figure
+        with suppress(MemoryError, RuntimeError):  # a second contender may not fit into memory
             make = contender.again or (lambda one=contender: one)
             bytes_of[name] = (_on_gpu if device == "cuda" else _on_cpu)(make, engine)
     return bytes_of
 
 
 def tells(device):
-    """Return whether the memory of a call can be measured: on a GPU by CuPy, else by Linux with glibc."""
+    """Return whether a call's memory can be measured: on a GPU, or on Linux with glibc."""
     if device == "cuda":
         return True
     try:
@@ -61,7 +60,6 @@ def _on_cpu(make, engine):
 
 
 def _trim():
-    """Return free memory to the system, by glibc."""
     ctypes.CDLL(None).malloc_trim(0)
 
 

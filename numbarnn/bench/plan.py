@@ -1,4 +1,4 @@
-"""`numbarnn plan`: show what a schedule would do with a problem on a GPU, and why; needs no GPU."""
+"""`numbarnn plan`: show which schedule a problem gets on a GPU, why, and its plan. Needs no GPU."""
 
 from dataclasses import asdict
 
@@ -16,7 +16,8 @@ from numbarnn.weights.space import sizes_of_layers
 
 PICTURES = (".png", ".svg", ".pdf")
 DEVICE = "device"  # the profile of the GPU in this machine
-OPTIONS = {"proj_size": "--proj-size", "hidden_size": "--hidden", "input_size": "--input-size"}  # of layers' arguments
+# Name of an argument in layers' errors -> the command's option.
+OPTIONS = {"proj_size": "--proj-size", "hidden_size": "--hidden", "input_size": "--input-size"}
 
 
 def add_arguments(parser):
@@ -48,7 +49,7 @@ def add_arguments(parser):
 
 
 def run(args):
-    """Print the answer; return 0. A schedule that cannot run the problem raises `console.CannotRun` with its reason."""
+    """Print the answer; return 0."""
     try:
         problem, schedule, costs = problem_of(args), choose(args.schedule), None
         if problem.has_checkpoints:
@@ -80,7 +81,7 @@ def run(args):
 
 
 def problem_of(args):
-    """Return the `numbarnn.schedules.Problem` of the arguments; ValueError if the cell cannot have its sizes."""
+    """Return the `Problem` of the arguments. Raise ValueError if the cell cannot have these sizes."""
     if args.profile != DEVICE:
         profile = profiles.get(args.profile)
     elif problem := engines.why_not("cuda"):
@@ -106,7 +107,7 @@ def problem_of(args):
 
 # -------------------------------------------------------------------------------------------------------------- output
 def problem_text(problem):
-    """Return a problem, and its device's limits for a persistent kernel, as text."""
+    """Describe a problem and its device."""
     hidden, profile = ",".join(map(str, problem.units or problem.hidden_sizes)), problem.profile
     words = [f"{problem.cell.name}: I={problem.input_size} H={hidden}"]
     words += [f"B={problem.batch} T={problem.steps} {problem.dtype}"]
@@ -121,7 +122,7 @@ def problem_text(problem):
 
 
 def print_pass(explanation):
-    """Print the schedule of a pass and why, what others would do, and the expected time of launches and steps."""
+    """Print the schedule of a pass, the reason, and the expected time of launches and steps."""
     problem, option = explanation.problem, explanation.taken
     console.say(f"\n{explanation}\n")
     if not option.launches:
@@ -146,12 +147,12 @@ def print_pass(explanation):
 
 
 def max_registers(launch, profile):
-    """Return the most registers of a thread, to which the kernel's launch bounds hold the compiler."""
+    """Return the most registers that the kernel's launch bounds allow a thread."""
     return min(255, profile.registers // launch.tile.threads)
 
 
 def as_json(problem, explanations):
-    """Return everything that is printed, as dicts."""
+    """Return what is printed as dicts."""
     names = "dtype", "input_size", "hidden_sizes", "directions", "steps", "batch", "training", "dropout"
     described = {name: getattr(problem, name) for name in names}
     passes = [

@@ -1,4 +1,4 @@
-"""Persistent kernels, which are tiled for a problem and a device, made and compiled without a GPU."""
+"""Make persistent kernels without a GPU, tiled for a problem and a device, so that they can be compiled."""
 
 from functools import cache
 
@@ -26,7 +26,7 @@ def problem(cell, dtype, hidden_sizes, batch, directions=1, training=True, dropo
     return Problem("cuda", cell, dtype, size, hidden_sizes, directions, STEPS, batch, training, dropout, **options)
 
 
-# of every dtype of persistent kernels; compiled in a minute
+# Every dtype of persistent kernels; they compile within a minute.
 PROBLEMS = (
     problem("lstm", "float16", (768,), 16),
     problem("gru", "bfloat16", (130, 67), 16),
@@ -35,12 +35,12 @@ PROBLEMS = (
 
 
 def profile_for(cc):
-    """Return the DeviceProfile that stands for devices of a compute capability."""
+    """Return a DeviceProfile with this compute capability."""
     return profiles.get("h200" if cc >= (9, 0) else "a100")
 
 
 def kernels_of(problems, cc):
-    """Return the ShippedKernels of some problems, as the planner tiles them for a device of a compute capability."""
+    """Return the ShippedKernels that the planner launches for problems on a device of a compute capability."""
     shipped = {}
     for each in problems:
         for is_backward in (False, True) if each.training else (False,):
@@ -51,7 +51,7 @@ def kernels_of(problems, cc):
 
 
 def named_kernels(cc):
-    """Return the kernels that the command knows by name: the catalog's, those of PROBLEMS, and the minimal one."""
+    """Return all kernels that `numbarnn kernels` finds by name."""
     return [*catalog.shipped_kernels(), *kernels_of(PROBLEMS, cc), minimal_kernel()]
 
 
@@ -95,14 +95,13 @@ def persistent_kernel(problem, launch):
 
 
 def _ends(problem, layers, numbers):
-    """Return the `ends.States` and `ends.Leaving` of a launch that runs so many layers."""
     h, word = (numbers,) * (1 if len(set(problem.hidden_sizes)) == 1 else layers), np.zeros(1, np.int64)
     c = h if problem.cell.num_private else ()
     return ends.States(h, c, h, c), ends.Leaving(word, np.int64(0), word)
 
 
 def _words(problem, launch):
-    """Return the name of a launch of a kernel and dtype: h512_512_b64, or layer1_of_h512_512_b64."""
+    """Return a launch's name: h512_512_b64, or layer1_of_h512_512_b64."""
     layers = launch.layer_range
     words = [] if len(layers) == problem.layers else [f"layer{'_'.join(map(str, layers))}_of"]
     words += [f"h{'_'.join(map(str, problem.hidden_sizes))}", f"b{problem.batch}"]

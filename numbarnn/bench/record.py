@@ -1,7 +1,6 @@
-"""A record of times: its rows, what was timed, on what, beside what else, and what speaks against a time.
+"""The record of `numbarnn bench`, a dict written as JSON: rows of times, machine and method, and doubts about times.
 
-One rule for what `numbarnn bench` prints, for what it records, and for the tables on pages, which are made of records.
-A record is a dict, written as JSON.
+The printed table and the tables on pages use the same rows and doubts.
 """
 
 import ast
@@ -25,10 +24,10 @@ from numbarnn.bench.peers.torch_peer import TORCH
 from numbarnn.bench.shapes import PRODUCTS
 
 RESULTS = Path(__file__).parent / "results"  # the records that come with numbarnn
-# What runs during a call, by device: parts of the package.
+# Device -> parts of the package that run during a call.
 TIMED = {"cpu": ("cells", "common", "compile", "engines", "programs", "schedules")}
 TIMED["cuda"] = (*TIMED["cpu"], "cuda", "kernels")
-# What peers are asked for, as recorded with the times.
+# How peers are called, as recorded with the times.
 TORCH_METHOD = (
     "forward: module.eval() under torch.no_grad(); forward+backward: module.train(), y.backward(dy), which gives dx, "
     "dhx, dcx and all weight gradients; one step: under torch.inference_mode(); allow_tf32: as each row's tf32 says"
@@ -41,23 +40,23 @@ CUDNN_METHOD = (
 
 
 def row(**known):
-    """Return a row: what is known of it, and for the rest that it is not there.
+    """Return a row: the known fields, defaults for the others, medians and ratios.
 
     cell, shape (sizes by letter), form (words of `shapes.FORMS`), dtype, device, what (the pass), schedule, input_mode
-    ("linear", or "skip": layer 0 has no W), tf32 (whether float32 products were allowed to be rounded to TF32, for
-    everybody; "3x": ours computed as three products of TF32 each) say what was timed. The others:
+    ("linear", or "skip": layer 0 has no W), tf32 (whether float32 products may be rounded to TF32; "3x": numbarnn's
+    are three products of TF32) say what was timed. The other fields:
 
-        ok, refusal         whether there are times, and why there are none
-        agreement           rows of `lineup.compare`
+        ok, refusal         whether there are times, and why not
+        agreement           rows of `LineUp.compare`
         plan                what numbarnn ran, and why
-        seconds             contender -> its time per call in each round, by the host's clock; device_seconds: the GPU's
-        p99_seconds         contender -> of single steps the 99th percentile in each round
-        median_s            contender -> median over rounds; device_median_s, p99_s: of those
-        ratio               contender -> median over rounds of numbarnn's time / the contender's; device_ratio
+        seconds             contender -> time per call in each round, by the host's clock; device_seconds: by the GPU's
+        p99_seconds         contender -> 99th percentile of single steps in each round
+        median_s            contender -> median over rounds; also device_median_s, p99_s
+        ratio               contender -> median over rounds of numbarnn's time / the contender's; also device_ratio
         best_cudnn          the fastest of cuDNN's algorithms, by the GPU's clock
-        host_behind         contender -> rounds in which the GPU may have waited for the host; None: nobody looked
+        host_behind         contender -> rounds in which the GPU may have waited for the host; None: not measured
         notes, left_out     contender -> how it is called, why it has no times
-        peak_bytes          contender -> memory of a call, as the record's method says
+        peak_bytes          contender -> memory of a call, measured as the record's method says
     """
     found = {name: {} for name in ("seconds", "device_seconds", "p99_seconds", "notes", "left_out", "peak_bytes")}
     found |= {"ok": False, "refusal": None, "agreement": [], "plan": None}
@@ -69,23 +68,20 @@ def row(**known):
 
 
 def medians(seconds):
-    """Return contender -> median of its times."""
     return {name: float(np.median(times)) for name, times in seconds.items()}
 
 
 def ratios(seconds):
-    """Return contender -> median over rounds of numbarnn's time / the contender's in the same round."""
     ours = np.array(seconds.get("numbarnn", ()))
     return {name: float(np.median(ours / np.array(t))) for name, t in seconds.items() if name != "numbarnn"}
 
 
 def is_cudnn(name):
-    """Return whether a contender is one of cuDNN's algorithms."""
     return name.startswith(PREFIX)
 
 
 def judged(row):
-    """Return the contenders whose times a row's main ratios are made of: on a GPU cuDNN's fastest, or else PyTorch."""
+    """Return the contenders in a row's main ratios: on a GPU numbarnn and cuDNN's fastest algorithm, or PyTorch."""
     if not row["device_seconds"]:
         return list(row["seconds"])
     return ["numbarnn", *({row["best_cudnn"] or TORCH} & row["device_seconds"].keys())]
@@ -106,7 +102,7 @@ def kernels_digest(device):
 
 
 def _code_lines(text):
-    """Return the lines of Python source that are neither empty, nor a comment, nor part of a docstring."""
+    """Return the lines of Python source without empty lines, comments and docstrings."""
     prose = set()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
@@ -116,7 +112,7 @@ def _code_lines(text):
 
 
 def as_record(rows, where, load):
-    """Return everything measured, and what it was measured on; load: a `Load` made before the first row."""
+    """Return the record of rows. load: a `Load` made before the first row."""
     found, load, device = info.collect(), load.as_record(), where.device
     known = found["commit"] != "unknown"  # without git
     turn_s = timing.GPU_TURN_S if device == "cuda" else timing.TURN_S
@@ -144,13 +140,13 @@ def as_record(rows, where, load):
 
 
 def read(path):
-    """Return a record from its file; None for a file of something else."""
+    """Read a record from its file; return None if the file holds something else."""
     found = json.loads(Path(path).read_text(encoding="utf-8"))
     return found if isinstance(found, dict) and "kernels" in found else None
 
 
 def work_of(row):
-    """Return floating-point operations of a row's call, those of its products; None of a cell that is not built in."""
+    """Return the floating-point operations in a call's products; None for cells that are not built in."""
     if row["cell"] not in cells.CELLS:
         return None
     (T, B, inputs, H, L), D = (row["shape"][letter] for letter in "TBIHL"), 1 + ("bidirectional" in row["form"])
@@ -159,29 +155,29 @@ def work_of(row):
     return PRODUCTS[row["what"]] * 2 * vectors * D * cells.get(row["cell"]).num_gates * H * columns
 
 
-# ------------------------------------------------------------------------------------ what speaks against a time
-BUSY = 0.3  # cores per core that others may keep busy
-NOISY = 0.1  # half of a contender's rounds may lie that far apart, relative to their median
-NOISY_TAIL = 0.5  # the same for the 99th percentiles of single calls, which scatter more
-LEAST_ROUNDS = 3  # below, nobody knows how much they scatter
+# --------------------------------------------------------------------------------------------------- doubts about times
+BUSY = 0.3  # share of the cores that other processes may keep busy
+NOISY = 0.1  # largest `spread` of a contender's rounds
+NOISY_TAIL = 0.5  # largest `spread` of the 99th percentiles of single calls
+LEAST_ROUNDS = 3  # with fewer rounds their scatter is unknown
 
 
 class Load:
-    """Measure the load of other processes, from the moment this is made; None where the system does not say."""
+    """Measure the load of other processes from now on; None where there is no /proc/stat."""
 
     def __init__(self):
         self._begin = self._now()
 
     def _now(self):
-        """Return (time, seconds that all cores have worked, those of this process), or None where it is not Linux."""
+        """Return (time, busy seconds of all cores, busy seconds of this process); None without /proc/stat."""
         if not (stat := Path("/proc/stat")).exists():
             return None
         user, nice, system, _, _, irq, softirq, *_ = map(int, stat.read_text().split("\n", 1)[0].split()[1:])
         busy = (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
-        return np.array([time.monotonic(), busy, sum(os.times()[:4])])  # with the processes that it has waited for
+        return np.array([time.monotonic(), busy, sum(os.times()[:4])])  # os.times counts finished children too
 
     def as_record(self):
-        """Return the cores that others have kept busy since."""
+        """Return the mean number of cores that other processes have kept busy."""
         elsewhere = None
         if self._begin is not None:
             seconds, busy, own = self._now() - self._begin
@@ -190,23 +186,22 @@ class Load:
 
 
 def machine_doubt(load, cores):
-    """Return what is to be said of a machine that was busy with something else, or None; load: as `Load.as_record`."""
+    """Say how busy other processes kept the machine; None if that does no harm. load: from `Load.as_record`."""
     elsewhere = load["cores_busy_elsewhere"] or 0.0
     return f"others kept {elsewhere:.1f} of {cores} cores busy" if elsewhere > BUSY * cores else None
 
 
 def spread(times):
-    """Return how far the middle half of some times lies apart, relative to their median."""
+    """Return the interquartile range of times, relative to their median."""
     low, middle, high = np.percentile(times, (25, 50, 75))
     return float((high - low) / middle)
 
 
 def doubts(row, names, machine=None):
-    """Return what speaks against the times of some contenders of a row, as a list of words.
+    """List what makes the times of contenders (names) of a row doubtful.
 
-    Its times are the GPU's own where it has them, else those by the host's clock. What `machine_doubt` says counts by
-    the host's clock, and by the GPU's where nobody has looked whether the GPU waited for the host (before 2026-11-22).
-    """
+    The times are by the GPU's clock if there are any, else by the host's. A `machine_doubt` counts for the host's
+    clock, and for the GPU's in records without `host_behind` (before 2026-11-22)."""
     by_gpu = row.get("device_seconds") or {}
     times, behind, found = by_gpu or row["seconds"], row.get("host_behind"), []
     for name in (name for name in names if name in times):

@@ -1,6 +1,6 @@
-"""`numbarnn report FILE...`: results of `numbarnn bench` as one page with tables and pictures, a section each.
+"""`numbarnn report FILE...`: write a page with tables and pictures of results of `numbarnn bench`.
 
-Without a file it shows the newest results of each device among those that come with numbarnn.
+Without a file it shows the newest results of each device that come with numbarnn.
 """
 
 import io
@@ -64,7 +64,7 @@ Result = namedtuple("Result", "name record entries")
 
 
 def key_of(row):
-    """Return what a row times, in words: "lstm 25,16,512,512,1 float32 fwd"."""
+    """Return a row's name: "lstm 25,16,512,512,1 float32 fwd"."""
     words = [row["cell"], sizes_text(row), with_tf32(row["dtype"], row["tf32"]), SHORT[row["what"]]]
     return " ".join([*words, *([row["schedule"]] if row["schedule"] != "auto" else [])])
 
@@ -84,7 +84,7 @@ def result_of(name, data):
 
 
 def newest():
-    """Return the newest `Result`s that come with numbarnn, for each device and set of timed rows."""
+    """Return the newest `Result` that comes with numbarnn for each device and set of timed rows."""
     records = [(file.stem, one) for file in record.RESULTS.glob("*.json") if (one := record.read(file))]
     newest_of = {}
     for name, one in sorted(records, key=lambda pair: pair[1]["date"], reverse=True):
@@ -94,24 +94,23 @@ def newest():
 
 
 def read_result(file):
-    """Return the `Result` of a file; WrongArguments if it holds something else."""
+    """Read the `Result` of a file. Raise WrongArguments if it holds something else."""
     try:
         return result_of(file.stem, record.read(file))
-    except Exception as error:  # whatever a file may hold that numbarnn bench has not written
+    except Exception as error:  # a file of another format may raise anything
         said = f"FILE {file} is no result of numbarnn bench: {type(error).__name__}: {error}"
         raise console.WrongArguments(said) from error
 
 
 # ----------------------------------------------------------------------------------------------------------- the page
 def html(results):
-    """Return the page of some `Result`s, a section each."""
     parts = ["<h1>numbarnn report</h1>", *(f'<p class="verdict">{escape(verdict(result))}</p>' for result in results)]
     parts.append(f"<p>{escape(LEGEND)}</p>")
     return console.document("numbarnn report", "\n".join(itertools.chain(parts, *map(section, results))), STYLE)
 
 
 def verdict(result):
-    """Return a result's verdict in a sentence: how often numbarnn is faster than whom, by trustworthy times."""
+    """Say in a sentence how often numbarnn is faster than each peer, by times without doubts."""
     compared = [one for one in result.entries.values() if one.ratios]
     rows = [one for one in compared if one.row["schedule"] == "auto"] or compared
     trusted, said = [one for one in rows if not one.doubts], []
@@ -126,7 +125,7 @@ def verdict(result):
 
 
 def section(result):
-    """Return the parts of the page about one result."""
+    """Return the section of one result, as HTML parts."""
     data, entries, gpu = result.record, result.entries, result.record["device"] == "cuda"
     parts = [f"<h2>{escape(result.name)}: {escape(data['device_name'])}</h2>"]
     if any(entry.ratios for entry in entries.values()):
@@ -144,7 +143,7 @@ def section(result):
 
 
 def ratios_picture(entries):
-    """Return an SVG of ratios to peers, a line per problem, a color and mark per peer, hollow if in doubt."""
+    """Return an SVG of ratios: a line per problem, a color and mark per peer, hollow if in doubt."""
     figure = console.figure("the page of numbarnn report", figsize=(9.5, 1.3 + 0.23 * len(entries)))
     axis = figure.subplots()
     peers = list(dict.fromkeys(peer for entry in entries.values() for peer in entry.ratios))
@@ -169,14 +168,13 @@ def ratios_picture(entries):
 
 
 def table(columns, rows):
-    """Return a table as HTML."""
     lines = ["".join(f"<{tag}>{escape(str(cell))}</{tag}>" for cell in line)
              for tag, some in (("th", [columns] if columns else []), ("td", rows)) for line in some]  # fmt: skip
     return "\n".join(['<div class="table"><table>', *(f"<tr>{line}</tr>" for line in lines), "</table></div>"])
 
 
 def machine(data):
-    """Return the rows of the table of a record's machine, software and method."""
+    """Return the table rows about a record's machine, software and method."""
     environment, method = data["environment"], data["method"]
     changed = ", with changes that were not committed" if data["clean"] is False else ""
     versions = ", ".join(f"{name} {version}" for name, version in environment["versions"].items() if version)

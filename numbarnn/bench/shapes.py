@@ -1,4 +1,4 @@
-"""Passes, sizes as they are written as arguments, and named sets of sizes, for `numbarnn bench`."""
+"""Passes, shapes as command-line arguments, and named sets of shapes, for `numbarnn bench`."""
 
 import argparse
 from functools import partial
@@ -14,25 +14,25 @@ SHORT = {
     FORWARD: "fwd", TRAINING: "fwd+bwd", FORWARD_TRAINING: "fwd train", BACKWARD_DATA: "bwd data",
     BACKWARD_WEIGHTS: "bwd weights", BACKWARD: "bwd", STEP: "step",
 }  # fmt: skip
-# The products of a pass, as multiples of forward's. The weights' gradients alone need the way back, too.
+# The products of a pass, as multiples of forward's. The weights' gradients alone need backward's products too.
 PRODUCTS = {FORWARD: 1, TRAINING: 3, FORWARD_TRAINING: 1, BACKWARD_DATA: 1, BACKWARD_WEIGHTS: 2, BACKWARD: 2, STEP: 1}
 
 
 def gradients_of_pass(what):
-    """Return the gradients that a pass computes, as `Recurrent.backward` has them in `need`."""
+    """Return the gradients that a pass computes, as `need` of `Recurrent.backward`."""
     gradients = {BACKWARD_DATA: ("x",), BACKWARD_WEIGHTS: ("weights",)}
     return gradients.get(what, ("x", "weights") if what in (TRAINING, BACKWARD) else ())
 
 
 def quantities(what, parameters):
-    """Return the names of a pass's results; parameters: the parameters' names."""
+    """Return the names of a pass's results. parameters: their names."""
     need, outputs = gradients_of_pass(what), ("y", "hy", "cy") if what in (*WHOLE, FORWARD_TRAINING, STEP) else ()
     return {*outputs, *(("dx", "dhx", "dcx") if "x" in need else ()), *(parameters if "weights" in need else ())}
 
 
 # -------------------------------------------------------------------------------------------------------------- shapes
-# Words of a shape besides its sizes -> the options of a `cases.Case`.
-FORMS = {"bidirectional": {"bidirectional": True}, "lengths": {"lengths": "half"}}  # of T/2 to T steps
+# Words of a shape behind its sizes -> options of a `cases.Case`.
+FORMS = {"bidirectional": {"bidirectional": True}, "lengths": {"lengths": "half"}}
 
 
 class Shape(NamedTuple):
@@ -50,12 +50,11 @@ class Shape(NamedTuple):
 
     @property
     def sizes(self):
-        """Letter -> size, as in records."""
         return dict(zip("TBIHL", self, strict=False))
 
     @property
     def options(self):
-        """The options of a `cases.Case` for the words of `form`."""
+        """Options of a `cases.Case`."""
         return {name: value for word in self.form for name, value in FORMS[word].items()}
 
 
@@ -74,7 +73,6 @@ parse_sizes = partial(parse_shape, forms=())  # of five sizes alone
 
 
 def shapes(text):
-    """Return shapes as on a command line, with blanks between."""
     return tuple(map(parse_shape, text.split()))
 
 
@@ -90,13 +88,11 @@ SETS = {
         "1024,16,768,768,1 25,16,512,512,1 25,32,512,512,1 25,64,512,512,1 25,64,1024,1024,1 150,16,256,256,1 "
         "100,64,512,512,4 8,128,1024,1024,3"
     ),
-    # Appleyard, Kocisky and Blunsom 2016 (arXiv 1604.01946): four layers of an LSTM. FlashRNN (arXiv 2412.07752): one
-    # layer,
-    # long sequences. A question in a forum: three layers of a batch of 128.
+    # Appleyard, Kocisky and Blunsom 2016 (arXiv:1604.01946): four layers of an LSTM. FlashRNN (arXiv:2412.07752): one
+    # layer, long sequences. A forum's question: three layers, batch 128.
     "published": shapes("100,64,512,512,4 1024,16,768,768,1 8,128,1024,1024,3"),
-    # Braun 2018 (arXiv 1806.01818), LSTMs of several frameworks, by the tables of github.com/stefbraun/rnn_benchmarks:
-    # 1x320/CE-short, 1x320/CE-long, 4x320/CE-long, 4x320/CTC-long; speech of 123 features. The paper's times include a
-    # dense layer, the loss and an optimizer, these do not.
+    # Braun 2018 (arXiv:1806.01818; github.com/stefbraun/rnn_benchmarks): 1x320/CE-short, 1x320/CE-long, 4x320/CE-long,
+    # 4x320/CTC-long; speech of 123 features. The paper's times include a dense layer, the loss and an optimizer.
     "frameworks": shapes(
         "100,64,123,320,1 1000,32,123,320,1 1000,32,123,320,4,bidirectional 1000,32,123,320,4,bidirectional,lengths"
     ),
@@ -104,8 +100,7 @@ SETS = {
 
 
 def _deepbench(*groups):
-    """Return shapes of DeepBench (code/kernels/rnn_problems.h): one layer, I = H; groups of (hidden sizes, batches,
-    steps)."""
+    """Return shapes of DeepBench (code/kernels/rnn_problems.h): L = 1, I = H. groups: hidden sizes, batches, steps."""
     return tuple(
         Shape(T, B, H, H, 1) for sizes, batches, steps in groups for H in sizes for B in batches for T in steps
     )
@@ -113,7 +108,7 @@ def _deepbench(*groups):
 
 _LSTM, _GRU = (512, 1024, 2048), (2816, 2048, 1536, 2560)
 _GRU_STEPS = (1500, 750, 375, 187)
-# DeepBench's problems, each cell with its shapes: set -> cell -> shapes. Its "vanilla" is CUDNN_RNN_RELU.
+# DeepBench's problems: set -> cell -> shapes. Its "vanilla" is CUDNN_RNN_RELU.
 DEEPBENCH = {
     "deepbench-train": {
         "rnn_relu": _deepbench(((1760, 2048, 2560), (16, 32, 64, 128), (50,))),
@@ -131,7 +126,7 @@ DEEPBENCH = {
         "lstm": _deepbench(((256,), (1,), (150,))),
     },
 }
-# (input mode, passes) of its sets: it leaves the input product out (CUDNN_SKIP_INPUT); of inference it times forward.
+# Set -> (input mode, passes): DeepBench leaves the input product out (CUDNN_SKIP_INPUT).
 SEMANTICS = {name: ("skip", APART if name == "deepbench-train" else (FORWARD,)) for name in DEEPBENCH}
 
 # Words of --tf32 -> layers' `allow_tf32`; and the name of float32 with it.
@@ -139,5 +134,5 @@ TF32, TF32_NAMES = {"off": False, "on": True, "3x": "3x"}, {False: "", True: "TF
 
 
 def with_tf32(dtype, tf32, between=" "):
-    """Return a dtype's name, followed by the name of an `allow_tf32`."""
+    """Return a dtype's name with that of an `allow_tf32`, such as "float32 TF32"."""
     return between.join(filter(None, [dtype, TF32_NAMES[tf32]]))

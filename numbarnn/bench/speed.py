@@ -1,11 +1,9 @@
-"""`numbarnn bench`: times against cuDNN and PyTorch on a GPU, against PyTorch and onnxruntime on the CPU.
+"""`numbarnn bench`: compare times with cuDNN and PyTorch on a GPU, with PyTorch and onnxruntime on the CPU.
 
-A row is a cell, a shape, a dtype (on a GPU float32 with and without TF32), a pass and a schedule. The schedules of an
-instance and its peers (`lineup`) take turns (`timing`). A time is the median over rounds. A ratio is the
-median of the ratios within a round: a slow moment of the machine hits both sides. On a GPU the ratio is to the
-fastest of cuDNN's algorithms, each called directly as a CUDA graph; PyTorch's choice stands beside it. Results are
-compared before any time is taken; wrong ones get no time. A schedule that cannot run a case is a row that says why, and
-a peer that cannot is named with its reason. Doubts about a time are in its row.
+A row is a cell, a shape, a dtype (on a GPU float32 with and without TF32), a pass and a schedule. Schedules and peers
+(`lineup`) take turns (`timing`). A time is the median over rounds. A ratio is the median of the ratios within a round,
+as a slow moment of the machine hits both sides. On a GPU the main ratio is to the fastest of cuDNN's algorithms, each
+called directly as a CUDA graph. Only contenders whose results are right are timed.
 """
 
 from contextlib import ExitStack
@@ -24,7 +22,7 @@ from numbarnn.common import precision
 from numbarnn.schedules import SCHEDULES
 
 ROUNDS = {"cpu": 7, "cuda": 5}
-THREADS_PER_CORE = 4  # of many more, each waits for others that have no core
+THREADS_PER_CORE = 4  # more threads would wait for each other without end
 QUICK, QUICK_ROUNDS = "quick", 5
 USUAL_CELLS = ["lstm", "gru"]
 
@@ -65,7 +63,7 @@ def add_arguments(parser):
 
 
 def run(args):
-    """Take the times and print them; return 1 when a time was refused or a peer's results are wrong, else 0."""
+    """Take and print times; return 1 if a time was refused or a peer's results are wrong, else 0."""
     if not installed("torch"):
         raise console.MissingPackage("PyTorch", "numbarnn bench", "torch")
     if args.set == QUICK and not args.shape:
@@ -101,7 +99,7 @@ def run(args):
 
 
 def problems_of(args):
-    """Return (cell, shape) of each requested problem; WrongArguments if there is none."""
+    """Return (cell, shape) of each requested problem. Raise WrongArguments if there is none."""
     if args.set in DEEPBENCH and not (args.stream or args.shape):
         by_cell = DEEPBENCH[args.set]
         cells = [cell for cell in args.cell or by_cell if cell in by_cell]
@@ -118,7 +116,7 @@ def problems_of(args):
 
 
 def machine_of(args):
-    """Return the `timing.Machine` for the options, and set PyTorch and the CPU engine up for it."""
+    """Return the `timing.Machine` for the options; set the threads of PyTorch and the CPU engine."""
     cores, device = info.core_count(), choose_device(args.device)
     if args.threads and args.threads > (most := THREADS_PER_CORE * cores):
         raise console.CannotRun(
@@ -175,7 +173,7 @@ def time_case(cell, shape, dtype, tf32, schedules, where, semantics=("linear", W
 
 
 def entrants(cell, shape, dtype, tf32, where, semantics):
-    """Return functions of a case: (pass, device, schedule) -> numbarnn's contender, and (pass, where) -> `LineUp`."""
+    """Return two functions: (pass, device, schedule) -> numbarnn's contender, and (pass, where) -> `LineUp`."""
     if cell not in PEERS_CELLS:
         instance = CustomInstance(cell, shape, dtype, where.device)
         return instance.contender, instance.line_up
@@ -191,8 +189,7 @@ def entrants(cell, shape, dtype, tf32, where, semantics):
 
 
 def time_pass(make, line, fields, schedules, where):
-    """Return the rows of one pass, one per schedule.
-    make: (pass, device, schedule) -> numbarnn's contender. line: the peers, a `LineUp`. fields: of the rows."""
+    """Time one pass; return a row per schedule. make: (pass, device, schedule) -> numbarnn's contender."""
     what, steps = fields["what"], stream.CALLS if fields["what"] == STEP else 0
     ours = {schedule: attempt(partial(made_again, partial(make, what, where.device, schedule)), line.compare)
             for schedule in schedules}  # fmt: skip
@@ -209,13 +206,12 @@ def time_pass(make, line, fields, schedules, where):
         row |= {"agreement": agreement + line.agreement, "left_out": line.left_out}
         if contender:
             names = {"numbarnn": contender.name} | {rival.name: rival.name for rival in line.rivals}
-            shown_turns = {shown: turns[name] for shown, name in names.items()}
-            clocked = {name: turn for name, turn in shown_turns.items() if turn.device}
-            row |= {"plan": contender.plan, "seconds": {name: turn.call for name, turn in shown_turns.items()}}
-            row |= {"p99_seconds": {name: turn.tail for name, turn in shown_turns.items() if turn.tail}}
-            row |= {"device_seconds": {name: turn.device for name, turn in clocked.items()}}
-            row |= {"host_behind": {name: turn.behind for name, turn in clocked.items()}}
-            row |= {"notes": {rival.name: rival.note for rival in line.rivals if rival.note}}
-            row |= {"peak_bytes": {shown: peak_bytes[name] for shown, name in names.items() if name in peak_bytes}}
+            shown = {label: turns[name] for label, name in names.items()}
+            row["plan"] = contender.plan
+            for field, times in (("seconds", "call"), ("p99_seconds", "tail"), ("device_seconds", "device")):
+                row[field] = {label: getattr(turn, times) for label, turn in shown.items() if getattr(turn, times)}
+            row["host_behind"] = {label: shown[label].behind for label in row["device_seconds"]}
+            row["notes"] = {rival.name: rival.note for rival in line.rivals if rival.note}
+            row["peak_bytes"] = {label: peak_bytes[name] for label, name in names.items() if name in peak_bytes}
         rows.append(record.row(**row))
     return rows

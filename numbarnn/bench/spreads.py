@@ -1,4 +1,4 @@
-"""The cases of `numbarnn check`: every option alone and together with others, and a quick subset."""
+"""The cases of `numbarnn check`: every option alone and with others, and a quick subset."""
 
 from dataclasses import replace
 from importlib.util import find_spec
@@ -10,7 +10,7 @@ from numbarnn.bench.cases import ALL_CELLS, DTYPES, TRACED_CELLS, Case
 from numbarnn.common import precision
 
 CLIP = (-0.5, 0.25)
-# Options with values that are not the default; entries that name the same option do not go together.
+# Sets of options that differ from the default. Two sets with an option in common cannot be combined.
 FEATURES = (
     {"bidirectional": True}, {"batch_first": True}, {"bias": False}, {"bias": "input"}, {"bias": "recurrent"},
     {"state": False}, {"dropout": 0.3}, {"accumulate": True}, {"input_mode": "skip"}, {"resets": True},
@@ -18,19 +18,19 @@ FEATURES = (
 )  # fmt: skip
 LSTM_FEATURES = ({"proj_size": 2}, {"cell_clip": CLIP}, {"cell_clip": CLIP, "clip_propagate_nan": False})
 LSTM_ALONE = tuple({"cell_clip": CLIP, "nan_state": True, "clip_propagate_nan": flag} for flag in (True, False))
-# Hidden sizes, odd and unequal ones among them. The simulator, with 4 units in a block, runs a quick one in a second.
+# Hidden sizes, with odd and unequal ones. The simulator runs a case of a quick one in a second.
 HIDDEN = ((33,), (9, 9), (33, 17, 5), (16,), (11, 11, 11), (7, 33), (5, 5, 3), (1,))
 QUICK_HIDDEN = ((5, 3), (3, 3), (5,), (3, 3, 3), (5, 5))
 TIMES_AND_BATCHES = ((7, 3), (7, 1), (1, 1), (2, 3), (1, 3), (2, 1))
 QUICK_TIMES_AND_BATCHES = ((4, 3), (5, 1), (1, 1), (2, 3), (1, 3), (2, 1))
-WHERE_T_MATTERS = ("dropout", "lengths", "resets", "cell_clip")  # a quick case with one of them has at least two steps
-# Compiling each cell and dtype takes seconds, so quick cases have these alone; the simulator compiles nothing.
+WHERE_T_MATTERS = ("dropout", "lengths", "resets", "cell_clip")  # quick cases with these have at least two steps
+# Compiling each cell and dtype takes seconds, so quick cases have only these dtypes; the simulator compiles nothing.
 QUICK_DTYPES = {
     "lstm": DTYPES, "gru": DTYPES, "rnn_tanh": ("float32",), "rnn_relu": ("float64",),
     "gru_reset_before": ("float32",), "traced_lstm": ("float32",), "layer_norm_rnn": ("float32",),
 }  # fmt: skip
 LONGER = ((25, 16, 64, (128,), {}), (100, 1, 32, (96,), {}), (30, 5, 32, (64, 48), {"bidirectional": True}))
-# Larger sizes, of the quick check too: several blocks, tiles and threads. The simulator has smaller ones.
+# Larger sizes for several blocks, tiles and threads, in the quick check too.
 LARGER = (
     Case("lstm", 5, 27, 5, (150,), lengths="padded"),
     Case("gru", 19, 2, 5, (137,), bidirectional=True, dtype="float64"),
@@ -42,7 +42,7 @@ LARGER_SIMULATED = (Case("lstm", 2, 11, 5, (9,), dtype="float16"), Case("rnn_tan
 
 
 def combined(features, count):
-    """Return features distributed over `count` dicts of options."""
+    """Distribute features over `count` dicts of options."""
     sets = [{} for _ in range(count)]
     for feature in features:
         min((one for one in sets if not one.keys() & feature.keys()), key=len).update(feature)
@@ -50,7 +50,7 @@ def combined(features, count):
 
 
 def option_sets(cell, size="full"):
-    """Return the options of the cases for one cell: in full each alone, then many together in three ways."""
+    """Return the options of a cell's cases: "full" has each option alone, and three ways to combine them."""
     features, alone = [*FEATURES, *(LSTM_FEATURES if cell == "lstm" else ())], [*(LSTM_ALONE if cell == "lstm" else ())]
     if cell in TRACED_CELLS:  # each of their sums has one bias at most
         features = [one for one in features if not {"bias", "input_mode"} & one.keys()]
@@ -64,7 +64,7 @@ def option_sets(cell, size="full"):
 
 
 def with_sizes(options, cell, number, size):
-    """Return options with I and hidden sizes that go with them."""
+    """Return options with an input size and hidden sizes that they allow."""
     least = options.get("proj_size", 0), 1 + ("dropout" in options)  # H, and the number of layers
     turns = islice(cycle(QUICK_HIDDEN if size == "quick" else HIDDEN), number, None)
     hidden = next(one for one in turns if min(one) > least[0] and len(one) >= least[1])
@@ -76,9 +76,10 @@ def with_sizes(options, cell, number, size):
 
 
 def spread_cases(cell, size="full", device="cpu"):
-    """Return the cases for one cell on one device, without 16-bit dtypes and the larger ones.
-    In full every option set with every (T, B) and dtype, and some longer ones. Quick: a few option sets that together
-    use every option; (T, B) and dtype take turns, in a different order for each cell."""
+    """Return the float32 and float64 cases for one cell on one device.
+
+    "full": every option set with every (T, B) and dtype, and some longer cases. "quick": a few option sets that
+    together use every option; (T, B) and dtype take turns, in another order for each cell."""
     sets = option_sets(cell, size)
     if size == "full":
         bias = {"bias": "input"} if cell == "traced_lstm" else {}
@@ -95,8 +96,9 @@ def spread_cases(cell, size="full", device="cpu"):
 
 
 def half_precision(cell, size="full"):
-    """Return the quick cases for one cell in float16 and, if it is installed, bfloat16, in turns; quick: some.
-    None for the ReLU: if its argument is nearer to 0 than a rounding to 16 bits, its gradient is all or nothing."""
+    """Return quick cases for one cell in float16 and, if ml_dtypes is installed, bfloat16, in turns.
+
+    The ReLU has none: near 0, rounding decides whether its gradient is 0 or 1."""
     dtypes = [dtype for dtype in precision.HALVES if dtype != "bfloat16" or find_spec("ml_dtypes")]
     half_cases = [replace(case, dtype=dtypes[i % len(dtypes)]) for i, case in enumerate(spread_cases(cell, "quick"))]
     return [] if cell == "rnn_relu" else half_cases if size == "full" else half_cases[::3]

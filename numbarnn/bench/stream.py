@@ -1,8 +1,8 @@
-"""`numbarnn bench --stream`: single steps, the state carried from one to the next, timed one by one.
+"""`numbarnn bench --stream`: time single steps one by one; the state is carried from step to step.
 
-A program that answers a stream waits for every call, and for the slowest of them: beside the median of all calls stands
-their 99th percentile. numbarnn is `layer.stepper`; next to it stand a call of the layer with one step, PyTorch's module
-and its cell for one step, and onnxruntime. All walk over STEPS steps first, and their results are compared.
+A program that answers a stream waits for every call, so the 99th percentile stands next to the median. `layer.stepper`
+is compared with a call of the layer with one step, PyTorch's module and its cell for one step, and onnxruntime. Results
+of STEPS steps are compared first.
 """
 
 from functools import partial
@@ -24,7 +24,7 @@ TORCH_CELL, CALL = "torch cell", "layer call"
 
 
 def shapes_of(args):
-    """Return the shapes of the command's options; WrongArguments if one has more than one step."""
+    """Return the shapes of the command's options. Raise WrongArguments if one has more than one step."""
     named = "stream" if args.set in ("default", "quick") or args.shape else args.set
     if named not in SETS:
         said = f"--stream takes one step at a time, --set {named} has problems of another kind: give --shape"
@@ -49,9 +49,10 @@ def line_up(instance, truth, what, where):
 
 
 def stream(name, inputs, step, initial, states, to_numpy=np.asarray, synchronize=lambda: None, plan=None):
-    """Return a contender that takes a step with each call; its results are those of all steps from the first state.
-    inputs: x of each time. step: (x, state) -> y, (1, B, H) or (B, H), and the new state; initial: the first state.
-    states: a state -> NumPy arrays by quantity. to_numpy: y -> a NumPy array."""
+    """Return a contender that takes one step per call. Its results are y of all steps and the last state.
+
+    inputs: [time] -> x. step: (x, state) -> (y, new state), y (1, B, H) or (B, H). initial: the first state. states:
+    state -> NumPy arrays by quantity. to_numpy: y -> a NumPy array."""
     carried, next_input = initial, cycle(inputs).__next__
 
     def call():
@@ -69,14 +70,14 @@ def stream(name, inputs, step, initial, states, to_numpy=np.asarray, synchronize
 
 
 def call_stream(instance, device, schedule="auto"):
-    """Return numbarnn's layer called with one step at a time: y, state = layer(x, state)."""
+    """Return the contender of numbarnn's layer, called with one step: y, state = layer(x, state)."""
     layer = make_layer(instance.case, device, instance.parameters, schedule)
     initial = peers.to_engine_state(layer, instance.h0, instance.c0)
     return _layer_stream(CALL, instance, layer, [x[None] for x in instance.x], layer, initial)
 
 
 def stepper_stream(instance, what, device, schedule):
-    """Return numbarnn's `layer.stepper`, which keeps the state itself."""
+    """Return the contender of numbarnn's `layer.stepper`, which keeps the state."""
     layer = make_layer(instance.case, device, instance.parameters, schedule)
     initial = peers.to_engine_state(layer, instance.h0, instance.c0)
     stepper = layer.stepper(instance.case.B, initial)
@@ -98,7 +99,7 @@ def _layer_stream(name, instance, layer, inputs, step, initial, state_of=lambda 
 
 
 def torch_stream(instance, device):
-    """Return nn.LSTM, nn.GRU or nn.RNN, called with a sequence of one step."""
+    """Return the contender of nn.LSTM, nn.GRU or nn.RNN, called with a sequence of one step."""
     case = instance.case
     module = torch_peer.torch_module(instance, range(case.L), device).eval()
     module.flatten_parameters()
@@ -116,7 +117,7 @@ def torch_stream(instance, device):
 
 
 def torch_cell_stream(instance, device):
-    """Return nn.LSTMCell, nn.GRUCell or nn.RNNCell, one for each layer."""
+    """Return the contender of nn.LSTMCell, nn.GRUCell or nn.RNNCell, one for each layer."""
     case = instance.case
     modules = [torch_peer.torch_module(instance, [layer], device, one_step=True).eval() for layer in range(case.L)]
     layers_of = [[numpy_to_torch(part[0], device) for part in s] for s in (instance.h0, instance.c0) if s]
@@ -139,7 +140,7 @@ def torch_cell_stream(instance, device):
 
 
 def onnxruntime_stream(instance, threads):
-    """Return onnxruntime; each call takes the states that the previous one returned."""
+    """Return the contender of onnxruntime; each call takes the states that the previous call returned."""
     run, names, initial = onnx_peer.onnx_session(instance, threads)
     after = [(name, names.index(f"{name[0]}y{name[2:]}")) for name in initial]  # hx_l0 is hy_l0 of the previous call
     place = names.index("y")

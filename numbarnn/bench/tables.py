@@ -1,4 +1,4 @@
-"""The table that `numbarnn bench` prints; rows are those of records, and `numbarnn report` has the same columns."""
+"""Print the table of `numbarnn bench` from rows of `record`. `numbarnn report` has the same columns."""
 
 from numbarnn.bench import console
 from numbarnn.bench.peers.torch_peer import TORCH
@@ -15,17 +15,15 @@ ALGORITHMS = {"standard": "std", "persist_static": "static", "persist_dynamic": 
 
 
 def milliseconds(seconds):
-    """Return a time for the table, with three significant digits."""
     return "-" if seconds is None else f"{seconds * 1e3:.3f}" if seconds < 1e-2 else f"{seconds * 1e3:.1f}"
 
 
 def quotient(ratio):
-    """Return a ratio for the table."""
     return "-" if ratio is None else f"{ratio:.2f}" if ratio >= 0.1 else f"{ratio:.2g}"
 
 
 def table_columns(rows, gpu):
-    """Return heading -> function of a row that gives its text: times, ratios, memory if it is known."""
+    """Return heading -> f(row) -> text, for times, ratios, and memory if it is known."""
     step = any(row["what"] == STEP for row in rows)
     clock = "device_" if gpu and not step else ""
     names = dict.fromkeys(["numbarnn", *(name for row in rows for name in row[f"{clock}median_s"])])
@@ -60,18 +58,16 @@ def table_columns(rows, gpu):
 
 
 def three_digits(size):
-    """Return bytes as MB with three significant digits."""
     return "-" if size is None else f"{size / 1e6:.0f}" if size >= 1e8 else f"{size / 1e6:.3g}"
 
 
 def cudnn_label(name):
-    """Return a column's heading for one of cuDNN's algorithms."""
     _, algorithm, *math = name.split()
     return f"cuDNN {ALGORITHMS.get(algorithm, algorithm)}" + (", to float16" if math else "")
 
 
 def sizes_text(row):
-    """Return the sizes of a row, its form and "skip"."""
+    """Return a row's sizes and form as text."""
     return ",".join(map(str, [*row["shape"].values(), *row["form"]])) + " skip" * (row["input_mode"] == "skip")
 
 
@@ -83,8 +79,9 @@ def about(row):
 
 
 def print_rows(rows, where, doubt, steps):
-    """Print the table of times, judged contenders first; below it refusals, doubts, missing peers, and a summary.
-    doubt: `record.machine_doubt`. steps: of single steps, how many of each."""
+    """Print the table of times, then refusals, doubts, missing peers and a summary.
+
+    doubt: from `record.machine_doubt`. steps: number of single steps of each contender; 0 for whole calls."""
     gpu, threads = where.device == "cuda", f"{where.threads} CPU threads"
     if steps:
         title = f"Microseconds of single steps, median / 99th percentile of {steps} calls, the host's clock, "
@@ -115,7 +112,7 @@ def print_rows(rows, where, doubt, steps):
 
 
 def left_out(rows):
-    """Return (peer, why it has no times, or is not called as one CUDA graph) -> cases."""
+    """Return (peer, why it has no times or is no CUDA graph) -> cases."""
     cases = {}
     for row in rows:
         notes = {name: note for name, note in row["notes"].items() if is_cudnn(name) and "cannot" in note}

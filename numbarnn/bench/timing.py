@@ -1,16 +1,16 @@
-"""How contenders are timed: in turns, by the host's clock and, on a GPU, by the GPU's as well.
+"""Time contenders in turns, by the host's clock and on a GPU also by the GPU's clock.
 
-Contenders take turns within each of several rounds, in alternating order. If they run on CPU threads, there is a gap
-before each turn in which the others' threads go to sleep. Two times are taken:
+Contenders take turns within each of several rounds, in alternating order. On the CPU there is a gap before each turn in
+which the other contenders' threads go to sleep. Two times are taken:
 
-    call     the host's clock from an idle device to an idle device: what a caller waits for. On the CPU every sample
-             is a call (or ten short ones), and a turn is their median. On a GPU the calls of a turn are made back to
-             back, waiting once at the end, as a training loop does.
-    device   a GPU's clock (CUDA events) around calls made back to back while the GPU is kept busy with something else,
-             so that launching costs nothing: what the GPU needs. `behind` counts the rounds in which the GPU began
-             before the host had made its calls, and may have waited for it.
+    call     by the host's clock, from an idle device to an idle device. On the CPU every sample is a call (or ten short
+             calls), and a turn is their median. On a GPU the calls of a turn are made back to back, with one wait at
+             the end, as in a training loop.
+    device   by the GPU's clock (CUDA events), around calls made back to back while the GPU is still busy with other
+             work, so that launching costs nothing. `behind` counts the rounds in which the GPU finished that work
+             before the host had made its calls, and may have waited for the host.
 
-Steps of a stream are timed one by one: whoever takes a step at a time waits for each, and for the slowest (`tail`).
+Steps of a stream are timed one by one, with their 99th percentile (`tail`).
 """
 
 import time
@@ -21,32 +21,31 @@ import numpy as np
 
 from numbarnn.bench.peers.contender import torch
 
-GAP_S = 0.06  # after this, the threads of the other libraries have stopped spinning: onnxruntime's take 50 ms
-WARM_S = 0.004  # calls before a turn's timed ones, so that threads, caches and clocks are awake again
-TURN_S = 0.08  # timed calls per turn take about this long, and are at least one
-GPU_TURN_S = 0.03  # shorter on a GPU, whose times scatter less
+GAP_S = 0.06  # other libraries' threads stop spinning within this time (onnxruntime's after 50 ms)
+WARM_S = 0.004  # untimed calls before a turn wake threads, caches and clocks
+TURN_S = 0.08  # duration of a turn's timed calls
+GPU_TURN_S = 0.03  # times of a GPU scatter less
 CALLS_PER_TURN = (1, 2000)
-SHORT_CALL_S, SHORT_CALLS_AT_ONCE = 1e-4, 10  # calls below this are timed ten at a time, for the clock's sake
-TAIL = 99  # the percentile beside the median of single steps
-HEAD_STARTS_S = 0.02, 0.08  # for how long, at most, the GPU is kept busy before the calls timed by its own clock
-SLACK = 1.5  # the GPU is kept busy for so many times what the host needs for its calls
-GPU_CLOCK_HZ = 2e9  # no GPU's clock is much faster
+SHORT_CALL_S, SHORT_CALLS_AT_ONCE = 1e-4, 10  # shorter calls are timed ten at a time, as the clock is coarse
+TAIL = 99  # the percentile of single steps
+HEAD_STARTS_S = 0.02, 0.08  # longest time for which the GPU is kept busy before calls timed by its clock; second try
+SLACK = 1.5  # the GPU is kept busy this many times as long as the host needs for its calls
+GPU_CLOCK_HZ = 2e9  # about the fastest GPU clock
 
 
 class Machine(NamedTuple):
-    """Where times are taken, and how."""
+    """The device and how it is timed."""
 
     device: str  # "cpu" or "cuda"
-    threads: int  # on the CPU, of every contender
-    rounds: int  # how often each has a turn
-    memory: bool = True  # measure memory of calls, too, which on a GPU takes longer than the turns
-    gpu_clock: bool = False  # take times by the clock of a GPU, too, by the events of PyTorch
+    threads: int  # CPU threads of every contender
+    rounds: int  # turns of every contender
+    memory: bool = True  # measure the memory of calls
+    gpu_clock: bool = False  # take times by the GPU's clock too
 
 
 @dataclass
 class Turns:
-    """Seconds per call of one contender, a number per round: `call` and, on a GPU, `device`; rounds `behind`.
-    Single steps also have their TAIL."""
+    """Seconds per call of one contender, a number per round, and the number of rounds `behind`."""
 
     call: list = field(default_factory=list)
     device: list = field(default_factory=list)
@@ -55,9 +54,9 @@ class Turns:
 
 
 def take_turns(contenders, rounds, gpu=False, steps=0):
-    """Return name of a contender (they differ) -> its `Turns`.
-    gpu: they run on the default stream of PyTorch and CuPy, and its clock counts. steps: so many single ones of each,
-    or more, by the host's clock."""
+    """Return name of each contender -> its `Turns`.
+
+    gpu: time by the GPU's clock too. steps: number of single steps of each, at least; 0: whole calls."""
     plans = {one.name: (-(-steps // rounds), 1) if steps else calls_per_turn(one, gpu) for one in contenders}
     turns = {contender.name: Turns() for contender in contenders}
     for number in range(rounds):
@@ -77,7 +76,7 @@ def take_turns(contenders, rounds, gpu=False, steps=0):
 
 
 def calls_per_turn(contender, gpu=False):
-    """Return how many samples a turn takes, and how many calls each sample times at once."""
+    """Return the number of samples of a turn, and of calls in each sample."""
     turn_s = GPU_TURN_S if gpu else TURN_S
     begin = time.perf_counter()
     timed(contender, 1)
@@ -91,7 +90,7 @@ def calls_per_turn(contender, gpu=False):
 
 
 def one_turn(contender, samples, at_once):
-    """Return the seconds per call of each sample, after a few calls that are not timed."""
+    """Return the seconds per call of each sample, after untimed calls."""
     begin = time.perf_counter()
     while time.perf_counter() - begin < WARM_S:
         timed(contender, 1)
@@ -99,7 +98,7 @@ def one_turn(contender, samples, at_once):
 
 
 def timed(contender, calls):
-    """Return seconds for some calls, from an idle device to an idle device."""
+    """Return the seconds of some calls, from an idle device to an idle device."""
     contender.synchronize()
     begin = time.perf_counter()
     for _ in range(calls):
@@ -109,16 +108,15 @@ def timed(contender, calls):
 
 
 def device_time(contender, calls, call_s):
-    """Return (seconds per call by the GPU's clock, whether the host was ahead of the GPU until it had made its calls).
+    """Return the seconds per call by the GPU's clock, and whether the host made its calls before the GPU needed them.
 
-    It times as many calls as the host makes during its head start; a host that was not ahead gets a longer one, once.
-    """
+    If not, it tries once more with a longer head start."""
     for head_start in HEAD_STARTS_S:
         at_once = int(np.clip(head_start / (SLACK * call_s), 1, calls))
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         contender.synchronize()
         busy_s = min(head_start, SLACK * at_once * call_s)
-        torch.cuda._sleep(int(busy_s * GPU_CLOCK_HZ))  # the only kernel that just takes time
+        torch.cuda._sleep(int(busy_s * GPU_CLOCK_HZ))
         begin.record()
         for _ in range(at_once):
             contender.call()

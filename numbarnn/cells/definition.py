@@ -126,6 +126,7 @@ class Cell:
         general: whether the functions have the longer signatures.
         source: the text of generated functions, which identifies compiled code.
         layout: the parameters' names and derived weights. Default: `layout.usual`.
+        limits: (lclip, rclip, whether a NaN stays) of an LSTM that limits c; else empty.
     """
 
     name: str
@@ -147,6 +148,7 @@ class Cell:
     general: bool = False
     source: str = ""
     layout: Layout | None = None
+    limits: tuple = ()
 
     def __copy__(self):
         return self

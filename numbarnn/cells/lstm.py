@@ -98,4 +98,5 @@ def clipped(lclip, rclip, propagate_nan=True):
     functions = [
         FunctionType(one.__code__, one.__globals__ | names, one.__name__) for one in (clipped_forward, clipped_backward)
     ]
-    return Cell("lstm_clip" + "_no_nan" * (not propagate_nan), LSTM.gates, LSTM.states, LSTM.saved, *functions)
+    name, limits = "lstm_clip" + "_no_nan" * (not propagate_nan), (lclip, rclip, propagate_nan)
+    return Cell(name, LSTM.gates, LSTM.states, LSTM.saved, *functions, limits=limits)

@@ -1,4 +1,4 @@
-"""Make device functions by factories, once for each set of arguments, and call several in turn."""
+"""Make device functions by factories, once per set of arguments, and chain device functions."""
 
 from functools import wraps
 from types import FunctionType
@@ -8,7 +8,7 @@ from numbarnn.cuda.backend import backend, per_backend
 
 
 def device_function(factory):
-    """Decorate a factory: compile the function that it returns for kernels, once for each set of its arguments."""
+    """Decorate a factory, to compile the function that it returns as a device function, once per set of arguments."""
 
     @per_backend
     @wraps(factory)
@@ -21,9 +21,9 @@ def device_function(factory):
 
 @device_function
 def in_turn(functions):
-    """Make run(*arguments), which calls all of these functions.
-    Arrays in registers need loops that the compiler unrolls, as registers have no addresses, and it leaves long loops
-    rolled. A chain of functions, one for each iteration, needs no unrolling."""
+    """Make run(*arguments), which calls all of these functions in order. Arrays stay in registers only in loops that
+    the compiler unrolls, as registers have no addresses, and it does not unroll long loops. A chain of functions,
+    one per iteration, needs no unrolling."""
     if len(functions) == 1:
         return functions[0]
     first, rest = functions[0], in_turn(functions[1:])

@@ -1,15 +1,13 @@
-"""Failures on the device: how a kernel sets a call's error flag, and what happens to the call's results.
+"""The error flag of a call: how a kernel reports a failure, and what the host does.
 
-A call that can fail has an error flag, an int64 in device memory, zero at first.
+A call that can fail has an error flag, an int64 in device memory that is zero at first.
 
-    report(flag, code)                      # in a kernel: set the flag; the first code stays
+    report(flag, code)                      # in a kernel, sets the flag unless it is set
     raise RuntimeError(explain(code, call)) # on the host, which reads the code in `told`, host memory
 
-A persistent kernel whose call failed fills its results with NaN and writes to `told` (`persistent.ends.make_leave`);
-whatever is computed from these results is NaN too.
-
-A code is `code_of(kind, detail)`; `KINDS` explains each kind in words. A new kind of failure needs a number, an entry
-there, and a kernel that calls `report`.
+If the flag is set, a persistent kernel fills its results with NaN and writes the code to `told`
+(`persistent.ends.make_leave`). A code is `code_of(kind, detail)`, and `KINDS` explains each kind. A new kind of
+failure needs a number, an entry there, and a kernel that calls `report`.
 """
 
 import numpy as np
@@ -28,12 +26,12 @@ OTHER_LAYER, WITHIN = STEPS, 2 * STEPS
 
 
 def code_of(kind, detail=0):
-    """Return the code that a kernel reports: an int from 1 to 2^51 - 1."""
+    """Return the code of a failure, an int from 1 to 2^51 - 1."""
     return kind * KIND + detail
 
 
 def timeout_of(layer, direction, backward):
-    """Return the code of a block of a persistent kernel that times out.
+    """Return the code of a timeout in a block of a persistent kernel.
     The block adds its step, and OTHER_LAYER or WITHIN if it waited for another layer or within the step."""
     return code_of(TIMED_OUT, (layer * 16 + backward * 8 + direction * 4) * STEPS)
 
@@ -42,16 +40,16 @@ def _explain_timeout(detail):
     place, step = divmod(detail, STEPS)
     layer, backward, direction, within, other = place // 16, place // 8 % 2, place // 4 % 2, place // 2 % 2, place % 2
     if within:
-        missing = "what other blocks of the layer compute in this very step"
+        missing = "numbers that other blocks of the layer compute in the same step"
     elif other:
         missing = f"the gradient from layer {layer + 1}" if backward else f"the output of layer {layer - 1}"
     else:
         missing = f"the {'gradient of the ' if backward else ''}state that other blocks of the layer compute"
     return (
-        f"a persistent kernel gave up: layer {layer}, direction {direction}, waited in vain for {missing} and that it "
-        f"needs at step {step} of the {'backward' if backward else 'forward'} pass",
-        "The device may be shared with work that stopped it for long: call again, or make the layer with "
-        "schedule='stepwise', which waits for nothing within a kernel. If it happens again, please report it",
+        f"a persistent kernel timed out: layer {layer}, direction {direction}, waited at step {step} of the "
+        f"{'backward' if backward else 'forward'} pass for {missing}",
+        "Other work on the device may have delayed it: call again, or make the layer with schedule='stepwise', where "
+        "no kernel waits for another block. If it happens again, please report it",
     )
 
 
@@ -63,19 +61,19 @@ def explain(code, caller):
     """Explain a failed call's code as text.
 
     Args:
-        code: made by `code_of`. caller: who made the call, such as the layer's repr.
+        code: made by `code_of`. caller: the caller's name, such as the layer's repr.
     """
     kind, detail = divmod(code, KIND)
     what, cure = KINDS[kind](detail)
     return (
-        f"a call of {caller} failed: {what}. All of its results are NaN (with them a `dw` that it was to add to), and "
-        f"so is what was computed from them. {cure}"
+        f"a call of {caller} failed: {what}. All of its results are NaN (also a `dw` that it added to), and so are "
+        f"later results computed from them. {cure}"
     )
 
 
 @device_function
 def make_report():
-    """Make report(flag, code), which sets the error flag unless it is set already."""
+    """Make report(flag, code), which sets the error flag unless it is set."""
     load, store = ptx.load, ptx.store
 
     def report(flag, code):

@@ -1,4 +1,4 @@
-"""Launch sizes of kernels with a thread for each element of a matrix."""
+"""Choose launch sizes of kernels with one thread per element of a matrix."""
 
 from numbarnn.cuda.backend import is_tiny
 from numbarnn.cuda.launch import LaunchConfig
@@ -8,12 +8,12 @@ MAX_GRID_Y = 65535
 
 
 def launch_config(rows, columns, together=0):
-    """Return a launch with one thread per element of (rows, columns), such as (B, H): columns along x, rows along y.
+    """Return a launch with one thread per element of (rows, columns), such as (B, H), columns along x and rows along y.
 
-    Threads loop if the grid's limits allow fewer.
+    Threads loop if the grid would exceed its limits.
 
     Args:
-        together: the most threads of a block that must have all columns of a row (for sums over units); else 0.
+        together: most threads of a block that must have all columns of a row, for sums over units; else 0.
     """
     if is_tiny():  # the simulator's threads are slow; several blocks still cross block boundaries
         return LaunchConfig(grid=(1 if together else min(2, columns), min(2, rows)), block=together or min(4, columns))

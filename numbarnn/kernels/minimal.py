@@ -1,12 +1,11 @@
-"""A persistent RNN to read before `persistent`: all steps of one layer in one launch.
+"""A small persistent RNN kernel to read before `persistent`: one launch computes all steps of one layer.
 
-    h_t = tanh(ax_t + R h_{t-1})        ax_t = W x_t + b: one product over all steps, before the launch
+    h_t = tanh(ax_t + R h_{t-1})        ax_t = W x_t + b, one product over all steps before the launch
 
-A block owns some units and keeps their rows of R in shared memory from the first step to the last; that makes it
-persistent. Each step needs the whole previous state, so blocks wait for each other. The numbers themselves are the
-signal: h begins as NaN, and a number that is not NaN has been computed. `persistent` adds gates, backward, several
-layers, lengths, tensor cores, weights in registers and 16-byte loads. It also tells a computed NaN from a missing
-number.
+Each block owns some units and keeps their rows of R in shared memory during the whole launch. Each step needs the
+whole previous state, so blocks wait for each other's numbers. h starts as NaN, and a number has been computed once
+it is not NaN. `persistent` adds gates, backward, layers, lengths, tensor cores, weights in registers and 16-byte
+loads. It also tells a computed NaN from a missing number.
 """
 
 import math
@@ -24,12 +23,12 @@ PATIENCE = 1 << 20  # how often a thread looks for a number
 
 @per_backend
 def make_rnn(hidden):
-    """Make the kernel for H = `hidden`, a constant because it is the size of an array in shared memory."""
+    """Make the kernel for H = `hidden`, a constant since it is the size of an array in shared memory."""
     load, store, sleep = ptx.load, ptx.store, ptx.sleep
 
     @cuda.jit(device=True)
     def wait(h, index):
-        """Return h[index] once it has been computed; NaN after a timeout."""
+        """Return h[index] once it has been computed, or NaN after a timeout."""
         value, looks = load(h, index), 0
         while value != value and looks < PATIENCE:
             sleep(np.uint32(20))
@@ -40,9 +39,9 @@ def make_rnn(hidden):
     def minimal_rnn_kernel(h, ax, R):
         """Compute all steps of one layer.
 
-        Writes   h (T+1, B, H), flat, slots 1 to T, which are full of NaN before
-        Reads    slot 0 of h: the state before the first step; ax (T, B, H); R (H, H); all float32
-        Launch   cooperative, ceil(H / UNITS) blocks of THREADS threads: all blocks must run at once
+        Writes   h (T+1, B, H), flat: slots 1 to T, which are full of NaN before the launch
+        Reads    slot 0 of h, the initial state; ax (T, B, H); R (H, H); all float32
+        Launch   cooperative, ceil(H / UNITS) blocks of THREADS threads
         """
         rows = cuda.shared.array((UNITS, hidden), np.float32)  # of R
         state = cuda.shared.array((SEQUENCES, hidden), np.float32)

@@ -21,7 +21,7 @@ def checked(stack, names):
     given, names = names, tuple(names) if isinstance(names, Iterable) else None
     if isinstance(given, str) or names is None or not all(isinstance(name, str) for name in names):
         raise TypeError(f"record must be a tuple of names, such as ('h',), not {given!r}")
-    known = values_by_name(equations_of(stack.cell, stack.cell_clip, stack.clip_propagate_nan))
+    known = values_by_name(equations_of(stack.cell))
     if unknown := [name for name in names if name not in known]:
         raise ValueError(f"record: cell {stack.cell.name} has no value {unknown[0]!r}, but {', '.join(known)}")
     return names

@@ -23,6 +23,7 @@ from numbarnn.programs.forward import tape_buffers
 from numbarnn.programs.program import ReserveLayout
 from numbarnn.programs.states import with_each
 
+NEW, LATER = "new", "later"  # in place of a buffer for gradients, see `Stack.backward_data`
 NO_KEY = 0, 0  # of random numbers that nobody draws
 
 

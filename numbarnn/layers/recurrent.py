@@ -14,6 +14,7 @@ from numbarnn.layers import arguments, array_checks, checks, drawn, private, seq
 from numbarnn.layers.costs import lines_about
 from numbarnn.layers.named import Named
 from numbarnn.layers.parameters import Gradients, Parameters, initial_weights
+from numbarnn.layers.planned import NEW
 from numbarnn.layers.sequences import NO_PADDING_VALUE
 from numbarnn.layers.stack import Stack
 from numbarnn.layers.stepper import Stepper
@@ -330,14 +331,12 @@ class Recurrent:
         dy = arguments.result_gradient(self.stack, dy, "dy", width, sizes, packing)
         dhy, dcy = arguments.states(self.stack, dstate, "dstate", problem.batch, gradients=True)
         dstates = arguments.every_state(self.stack, dstates, problem, packing)
-        accumulate = dw is not None
-        if accumulate:
+        if dw is not None:
             others = {"weights": self._weights, "x": tape.x, "dy": dy}
             others |= {"dstate": (dhy, dcy), "dstates": dstates}
             dw = arguments.added_to(self.stack, dw, others)
         dy = arguments.output_gradient(self.stack, dy) if self.stack.has_narrow else dy
-        adds = accumulate or not needs.weights
-        dx, dhx, dcx = self.stack.backward_data(tape, dy, dhy, dcy, dw, adds, needs, dstates)
+        dx, dhx, dcx = self.stack.backward_data(tape, dy, dhy, dcy, NEW if dw is None else dw, needs, dstates)
         states = tape.insides.backward(dy, dhy, dcy) if "states" in wanted else None
         if not needs.again:
             tape.insides = None  # a tape that is used up takes no memory

@@ -17,7 +17,7 @@ from numbarnn.common.forks import freed_in_forks
 from numbarnn.common.precision import is_half, known_dtype
 from numbarnn.layers import checks
 from numbarnn.layers.kernel_weights import KernelWeights
-from numbarnn.layers.planned import PlannedCalls, Shape, Tape
+from numbarnn.layers.planned import LATER, NEW, PlannedCalls, Shape, Tape
 from numbarnn.layers.prepared import NUMPY, PreparedCalls, PreparedForward
 from numbarnn.layers.sequences import EVERY_STEP
 from numbarnn.layers.widened import Widened
@@ -259,22 +259,21 @@ class Stack:
         return number
 
     # ---------------------------------------------------------------- backward
-    def backward_data(self, tape, dy, dhy, dcy, dw=None, accumulate=True, need=ALL, d_states=None):
+    def backward_data(self, tape, dy, dhy, dcy, dw=LATER, need=ALL, d_states=None):
         """Return dx (T, B, I), dhx and dcx (None without cell states); leave the parameters' gradients in `tape.dw`.
 
         Args:
             dy, dhy, dcy, d_states: checked gradients of forward's results; d_states: of the cell states of all steps.
-            dw: a flat buffer for the parameters' gradients. None with `accumulate`: leave them to `backward_weights`.
-                None without it: a new buffer.
-            accumulate: add to dw instead of overwriting it.
+            dw: a flat buffer to which the parameters' gradients are added; `NEW`, a new one; or `LATER`, which leaves
+                them to `backward_weights`.
             need: a `Need`. Without its x, dx is None. With `again`, the tape stays valid.
         """
         if self._widened is not None:
-            return self._widened.backward_data(tape, dy, dhy, dcy, dw, accumulate, need, d_states)
-        calls, prepared = tape.calls, tape.prepared
-        later = dw is None and accumulate and need.weights  # `numbarnn.functional.backward_weights` asks for them
+            return self._widened.backward_data(tape, dy, dhy, dcy, dw, need, d_states)
+        calls, prepared, later = tape.calls, tape.prepared, dw is LATER and need.weights
         if later and not calls.has_checkpoints:
             need, prepared = need._replace(weights=False), None
+        dw = None if dw is LATER or dw is NEW else dw
         with calls.begun():
             tape.used = not need.again
             work = calls.go_back(tape.forward, ResultGrads(dy, dhy, dcy, d_states), need, dw, prepared)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from numbarnn.layers import private
-from numbarnn.layers.planned import Shape, Tape
+from numbarnn.layers.planned import NEW, Shape, Tape
 from numbarnn.programs.backward import ALL
 
 
@@ -423,7 +423,7 @@ class Pass:
         gy, h = (one if one is None else self.xp.ascontiguousarray(one) for one in (gy, g_state[0]))
         c = self._side_by_side(g_state[1:], others)
         d_values = d_values if d_values is None else d_values.reshape(self.T, self.B, -1)
-        dx, dh, dc = stack.backward_data(tape, gy, h, c, None, False, ALL, d_values)
+        dx, dh, dc = stack.backward_data(tape, gy, h, c, NEW, ALL, d_values)
         states = [dh, *(private.split(dc, others) if others else [])][: self.own]
         of_recurs = recurrence.unload(tape.dw, self.recurs, self.weights, grads)
         return dx.reshape(self.T * self.B, -1), states, of_recurs

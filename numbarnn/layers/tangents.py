@@ -56,7 +56,7 @@ class Tangents:
 
     def __init__(self, stack, take_apart=opened):
         self._stack, self.cell = ref(stack), stack.cell
-        self.opened = take_apart(equations_of(self.cell, stack.cell_clip, stack.clip_propagate_nan))
+        self.opened = take_apart(equations_of(self.cell))
         self.dtype = np.dtype(compute_dtype(stack.dtype))
         self.xp, D = stack.engine.array_module, stack.directions
         if stack.proj_size and self.cell.heads > 1:

@@ -7,6 +7,7 @@ to each other and keep for backward is rounded too, to save memory; here it is n
 import numpy as np
 
 from numbarnn.common.precision import known_dtype
+from numbarnn.layers.planned import LATER, NEW
 from numbarnn.programs.states import with_each
 
 
@@ -37,23 +38,20 @@ class Widened:
         *results, tape = self._wide.forward(*arrays, wide, training, batch_major, sequences)
         return *map(self._rounded, results), tape
 
-    def backward_data(self, tape, dy, dhy, dcy, dw, accumulate, need, d_states):
-        wanted = dw is not None or not accumulate
+    def backward_data(self, tape, dy, dhy, dcy, dw, need, d_states):
         dy, dhy, dcy, d_states = map(widened, (dy, dhy, dcy, d_states))
-        results = self._wide.backward_data(tape, dy, dhy, dcy, None, not wanted, need, d_states)
-        if wanted:
-            tape.dw = self._added(dw, tape.dw, accumulate)
+        results = self._wide.backward_data(tape, dy, dhy, dcy, dw if dw is LATER else NEW, need, d_states)
+        if dw is not LATER and tape.dw is not None:
+            tape.dw = self._rounded(tape.dw) if dw is NEW else self._added(dw, tape.dw)
         return tuple(map(self._rounded, results))
 
     def backward_weights(self, tape, dw):
         wide = np.zeros(dw.shape, np.float32)
         self._wide.backward_weights(tape, wide)
-        self._added(dw, wide, accumulate=True)
+        self._added(dw, wide)
 
-    def _added(self, dw, gradients, accumulate):
-        """Round the gradients into dw, or into a new array if dw is None; add to dw's contents with `accumulate`."""
-        if dw is None:
-            return self._rounded(gradients)
+    def _added(self, dw, gradients):
+        """Add float32 gradients to dw, round, and return dw."""
         with np.errstate(over="ignore"):
-            np.copyto(dw, gradients + dw.astype(np.float32) if accumulate else gradients, casting="same_kind")
+            np.copyto(dw, dw.astype(np.float32) + gradients, casting="same_kind")
         return dw

@@ -8,28 +8,28 @@ flashrnn(Wx, R, b, ...)                      FlashRNN's function
 Differences from torch.nn's modules:
 
 - Modules are instances of `torch.nn.RNNBase` (cells: `torch.nn.RNNCellBase`), not of `torch.nn.LSTM` and so on, because
-  TorchDynamo refuses those. Code that initializes `isinstance(module, torch.nn.LSTM)` must ask for `RNNBase`, or run
-  before `convert`.
+  TorchDynamo cannot compile those. Code that initializes modules by `isinstance(module, torch.nn.LSTM)` must test for
+  `RNNBase`, or run before `convert`.
 - On the CPU float16, bfloat16 and autocast compute in float32. Results are rounded once, with dropout between layers
   once per layer. Under autocast on the CPU results are float32.
 - On a GPU dropout draws other elements than cuDNN does. Random numbers of a cell follow `torch.manual_seed`.
 - Parametrized weights are read once per call, in torch.nn more often. With `spectral_norm` in training, which changes
   them at each reading, results differ in the second to fourth digit.
-- Second derivatives and forward mode work, but not within programs of `torch.compile`; `torch.func`'s derivatives
-  within a function that it reads break its graph. Third derivatives need `schedule="loop"`.
+- Second derivatives and forward mode work, but not within programs of `torch.compile`. `torch.func`'s derivatives
+  within a compiled function break its graph. Third derivatives need `schedule="loop"`.
 - A packed input breaks the graph of `torch.compile`, as in torch.nn. `lengths` does not.
-- `torch.jit.script` does not work: `restore` the model first. `torch.onnx.export` needs `schedule="loop"`, or that too.
-  `torch.jit.trace`, `torch.compile` and `torch.export` see a call as one operator. To load such a program, import
-  `numbarnn.torch` and define its custom cells with the same equations first. A traced one keeps what backward reads,
-  unless no parameter has gradients.
+- `torch.jit.script` needs `restore(model)` first. `torch.onnx.export` needs that, or `schedule="loop"`.
+- `torch.jit.trace`, `torch.compile` and `torch.export` see a call as one operator. Before you load such a program,
+  import `numbarnn.torch` and define its custom cells with the same equations. A traced program keeps what backward
+  reads if a parameter requires a gradient.
 - Devices are CPUs and NVIDIA GPUs. dtypes are float64, float32, float16 and bfloat16.
 - Some mistakes raise earlier, or raise where torch.nn is silent: an unknown nonlinearity when a cell is made, an hx
   that is not a tuple. A nonlinearity as a cell's bias (`RNNCell(10, 20, "relu")`) counts as True, with a warning.
 - On the CPU PyTorch's OpenMP threads do the work: as many as `torch.set_num_threads` allows, or fewer by
-  `numbarnn.set_num_threads`. If that asks for more, numbarnn uses its own threads; also with a PyTorch that has other
-  threads (not on Linux), or with an OpenMP library from before 2018. PyTorch's threads spin for milliseconds after each
-  operation: next to busy processes start Python with `OMP_WAIT_POLICY=PASSIVE`.
-- Parameters are views of one buffer, as in torch.nn on a GPU. Saving a single one saves the whole buffer: save
+  `numbarnn.set_num_threads`. numbarnn uses its own threads if that asks for more, where PyTorch has no OpenMP (not on
+  Linux), and with an OpenMP library from before 2018. PyTorch's threads spin for milliseconds after each operation:
+  next to busy processes start Python with `OMP_WAIT_POLICY=PASSIVE`.
+- Parameters are views of one buffer, as in torch.nn on a GPU. Saving a single parameter saves the whole buffer: save
   `parameter.detach().clone()`, or the state_dict. For `safetensors.torch` write `save_file(state_dict)`.
 """
 

@@ -1,4 +1,4 @@
-"""Turn tensors into the engines' arrays and back: the same memory on the same stream, nothing copied."""
+"""Turn tensors into the engines' arrays and back, without copies: the same memory on the same stream."""
 
 from contextlib import nullcontext
 from typing import Any, NamedTuple
@@ -10,7 +10,7 @@ from numbarnn.layers.prepared import CallersArrays
 
 
 def array_of(tensor):
-    """Return a tensor as NumPy's or CuPy's array, of the same memory if that is contiguous; None stays None."""
+    """Return a tensor as an array of NumPy or CuPy; None stays None. Only strided tensors are copied."""
     if tensor is None:
         return None
     if tensor.requires_grad:
@@ -21,34 +21,34 @@ def array_of(tensor):
         return cupy.from_dlpack(tensor.resolve_neg().contiguous())
     if not tensor.is_contiguous():
         tensor = tensor.contiguous()
-    return tensor.numpy(force=True)  # for "negated" or "zero" views a copy with the numbers
+    return tensor.numpy(force=True)  # also resolves views whose memory holds other numbers (negated, zero)
 
 
 def tensor_of(array):
-    """Return an engine's array as a tensor of the same memory; None stays None."""
+    """Return an engine's array as a tensor that shares its memory; None stays None."""
     if array is None:
         return None
     return torch.from_numpy(array) if type(array) is np.ndarray else torch.from_dlpack(array)
 
 
 def _into(array):
-    """Return a function that copies a tensor into an array of NumPy."""
-    with torch.inference_mode(False):  # a tensor of inference mode could not be written to outside of it
-        seen = torch.from_numpy(array)
+    """Return a function that copies a tensor into a NumPy array."""
+    with torch.inference_mode(False):  # outside of inference mode nobody may write to a tensor from within
+        view = torch.from_numpy(array)
 
     def copy(tensor):
-        seen.copy_(tensor.detach() if tensor.requires_grad else tensor)
+        view.copy_(tensor.detach() if tensor.requires_grad else tensor)
 
     return copy
 
 
-TENSORS = CallersArrays(array_of, _into)  # half the time of making an array of a tensor and copying that
+TENSORS = CallersArrays(array_of, _into)  # copying by PyTorch takes half the time of making an array first
 
 _NOTHING = nullcontext()
 
 
 def stream_of(tensor):
-    """Return a context in which CuPy works on PyTorch's current stream of the tensor's device."""
+    """Return a context in which CuPy uses PyTorch's current stream of the tensor's device."""
     if not tensor.is_cuda:
         return _NOTHING
     import cupy

@@ -54,7 +54,6 @@ class CellBase(Computed, torch.nn.RNNCellBase):
         self.flatten_parameters()
 
     def _set_up(self):
-        """Make the `Computation` from the attributes."""
         sizes = {name: max(getattr(self, name), 1) for name in ("input_size", "hidden_size")}
         bias = checks.bias_of_cell(self.bias)
         self._computation = Computation({"cell": self.cell, "bias": bias, **sizes}, suffix="_l0")
@@ -62,11 +61,11 @@ class CellBase(Computed, torch.nn.RNNCellBase):
     _OWN = ("_computation",)  # attributes that torch.nn's cells do not have
 
     def _take_over(self):
-        """Turn a torch.nn cell, whose class has just changed, into one of ours."""
+        """Complete a torch.nn cell that `convert` has just made one of this class."""
         self._start_anew()
 
     def _is_torchs(self):
-        """True if torch.nn has a cell that computes the same."""
+        """Return whether torch.nn has a cell that computes the same."""
         return isinstance(self.bias, bool) or self.bias in ("tanh", "relu")
 
     def _apply(self, fn, recurse=True):
@@ -113,9 +112,9 @@ class CellBase(Computed, torch.nn.RNNCellBase):
         return with_each(state, lambda one: one[0] if input.dim() == 2 else one[0, 0])
 
     def _of_size_0(self, x, state):
-        """Compute a step with I or H of 0 by torch.nn's function; x and states have an axis for T."""
+        """Compute a step with I or H of 0, which engines refuse, by torch.nn's function. x: (1, B, I)."""
         weights = [self._parameters[name] for name in _NAMES]
-        if weights[2:] != [None, None]:  # its function takes two biases or none
+        if weights[2:] != [None, None]:  # torch.nn's function takes two biases or none
             weights[2:] = [weights[0].new_zeros(len(weights[0])) if one is None else one for one in weights[2:]]
         zero = [x.new_zeros(x.shape[1], self.hidden_size)] * len(self._computation.stack.cell.states)
         state = zero if state is None else [one[0] for one in state]

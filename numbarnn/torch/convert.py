@@ -28,10 +28,7 @@ def convert(model: M) -> M:
     are left alone.
 
     Args:
-        model: a `torch.nn.Module`, or such a module itself. It is changed.
-
-    Returns:
-        the model.
+        model: a `torch.nn.Module`, which may be a recurrent module itself. It is changed and returned.
 
     Example:
         >>> convert(torch.nn.Sequential(torch.nn.GRU(8, 16)))[0].__class__.__module__
@@ -40,7 +37,7 @@ def convert(model: M) -> M:
     for module in _modules(model):
         ours = _PAIRS.get(type(module))
         if ours is not None:
-            vars(module).pop("_flat_weights", None)  # ours take the parameters anew in each call
+            vars(module).pop("_flat_weights", None)  # a property of our modules
             module.__class__ = ours
             ours._take_over(module)
     return model
@@ -50,13 +47,10 @@ def restore(model: M) -> M:
     """Replace numbarnn's modules in a model by torch.nn's, in place: the reverse of `convert`.
 
     Modules that torch.nn cannot express are left alone: `Recurrent`, and modules with a hidden size per layer, a single
-    bias, `cell_clip`, `reset_after=False`, or an `input_mode` other than "linear".
+    bias, `cell_clip`, `reset_after=False`, `split=True`, or an `input_mode` other than "linear".
 
     Args:
-        model: a `torch.nn.Module`. It is changed.
-
-    Returns:
-        the model.
+        model: a `torch.nn.Module`. It is changed and returned.
     """
     for module in _modules(model):
         theirs = _BACK.get(type(module))

@@ -1,7 +1,7 @@
 """FlashRNN's function `flashrnn`, with its argument names and shapes (Pöppel et al. 2024, arXiv:2412.07752).
 
-The caller computes the input product Wx. Letters: B batch, T steps, G gates, N heads, D units of a head, S states (h is
-the first).
+The caller computes the input product Wx. Letters: B batch, T steps, G gates, N heads, D units per head, S states, h
+first.
 """
 
 from functools import cache
@@ -64,7 +64,7 @@ STATES = {"slstm": 4, "lstm": 2, "gru": 1, "elman": 1}
 
 @torch.compiler.assume_constant_result  # torch.compile does not look into the tracing of cells
 def _network(function, heads, units):
-    """Return the `Network` of a function with N heads of D units, always the same one."""
+    """Return the `Network` of a function with N heads of D units."""
     return _new_network(function, heads, units)
 
 
@@ -81,14 +81,16 @@ def flashrnn(
     """Compute all states of every step, and the last ones.
 
     Args:
-        Wx: (B, T, G, N, D), W x of each gate: i, f, z, o of "lstm" and "slstm"; r, z, n of "gru"; one of "elman".
-        R: (G, N, D, D), the recurrent matrix of each gate and head, one row per unit of the gate; of "gru" g, r, z.
-        b: (G, N, D), one bias per gate; of "gru" g, r, z, n, where g is the recurrent part of the candidate n.
+        Wx: (B, T, G, N, D), W x of each gate. Gates are i, f, z, o of "lstm" and "slstm"; r, z, n of "gru"; one of
+            "elman".
+        R: (G, N, D, D), the recurrent matrix of each gate and head, one row per unit. Gates of "gru" are g, r, z, where
+            g is the recurrent part of the candidate n.
+        b: (G, N, D), one bias per gate. Gates of "gru" are g, r, z, n.
         states: (S, B, 1, N, D), the initial states: h of "gru" and "elman", h and c of "lstm", h, c, n and m of
-            "slstm"; None is zero.
+            "slstm". None is zero.
         function: "slstm", "lstm", "gru" or "elman".
-        config, backend, dtype: FlashRNN's; config must be None, the others are ignored: numbers have Wx' dtype, and are
-            computed on Wx' device.
+        config: must be None.
+        backend, dtype: FlashRNN's arguments, ignored. Results have Wx' dtype and device.
 
     Returns:
         states: the states of every step, (S, B, T, N, D); h is states[0].
@@ -111,7 +113,7 @@ def flashrnn(
 
 
 def _biases(function, b):
-    """Return name -> bias for each bias parameter. Of a GRU's products with h, g alone has one."""
+    """Return name -> bias for each bias parameter. In a GRU only g has a recurrent bias."""
     if function == "gru":
         return {"bias_hh_l0": b[0], "bias_ih_l0": b[1:]}
     return {"bias_ih_l0": b}

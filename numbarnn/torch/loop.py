@@ -1,8 +1,8 @@
-"""Run a module's layers as an unfused loop over time of PyTorch's operations (schedule="loop").
+"""Run a module's layers as a loop over time of PyTorch's operations (schedule="loop").
 
-It is slow and transparent. Whatever PyTorch can do with its operations works: derivatives of any order and mode, hooks,
+The loop is slow, but allows all that PyTorch's operations allow: derivatives of any order and mode, hooks,
 `torch.jit.trace`, `torch.onnx.export` (for a fixed number of steps), devices without an engine.
-`numbarnn.weights.unfused` interprets the equations; training draws the same random numbers as the engines.
+`numbarnn.weights.unfused` interprets the equations. Training draws the same random numbers as the engines.
 """
 
 import operator
@@ -18,15 +18,11 @@ from numbarnn.weights import parameter_name
 from numbarnn.weights.unfused import UnfusedLayer
 
 _NAMES = {"absolute": "abs", "clip": "clamp", "modulo": "remainder"}
-_LINEAR_FROM = 40.0  # beyond it softplus(x) is x to PyTorch; its default, 20, shows in float64
+_LINEAR_FROM = 40.0  # above it PyTorch returns x for softplus(x); above its default, 20, the error shows in float64
 
 
 class TensorLibrary:
-    """PyTorch as `numbarnn.weights.unfused` takes libraries.
-
-    Args:
-        like: a tensor of the dtype and device in which to compute.
-    """
+    """PyTorch's functions as `numbarnn.weights.unfused` calls them. like: a tensor of the dtype and device to use."""
 
     linear, split = staticmethod(torch.nn.functional.linear), staticmethod(lambda x, sizes: x.split(sizes, -1))
 
@@ -34,27 +30,25 @@ class TensorLibrary:
         self._like = like
 
     def constant(self, array):
-        """Return an array as a tensor."""
         return torch.as_tensor(array, dtype=self._like.dtype, device=self._like.device)
 
     def concatenate(self, arrays, axis=0):
-        """Return tensors as one."""
         return torch.cat(list(arrays), axis)
 
     def spread(self, x, like, width):
-        """Return a number or tensor as (B, width), B of `like`; without `like` as (width,)."""
+        """Expand a number or tensor to (B, width), with B of `like`; to (width,) if `like` is None."""
         shape = (width,) if like is None else (like.shape[0], width)
         return x.expand(shape) if isinstance(x, Tensor) else self._like.new_full(shape, x)
 
     def diagonal(self, matrix, count):
-        """Return `count` equal parts of the rows as blocks on a diagonal."""
+        """Put `count` equal parts of the rows as blocks on a diagonal."""
         return torch.block_diag(*matrix.chunk(count))
 
     def function(self, op):
         """Return PyTorch's function for an operation of `numbarnn.cells.tracing.graph`."""
         if op in OPERATORS:
             return getattr(operator, op)
-        own = {
+        functions = {
             "row_sum": lambda a: a.sum(-1, keepdim=True),
             "row_max": lambda a: a.detach().amax(-1, keepdim=True),
             "stop_gradient": Tensor.detach,
@@ -65,16 +59,16 @@ class TensorLibrary:
             "power": operator.pow,
         }
         name = _NAMES.get(op, op)
-        found = own.get(op) or getattr(torch, name, None) or getattr(torch.nn.functional, name)
-        return self._tensors(found) if op in ("maximum", "minimum", "where") else found
+        function = functions.get(op) or getattr(torch, name, None) or getattr(torch.nn.functional, name)
+        return self._tensors(function) if op in ("maximum", "minimum", "where") else function
 
     def _tensors(self, function):
-        """Return a function that takes numbers too."""
+        """Let a function of tensors take numbers too."""
         return lambda *values: function(*(v if isinstance(v, Tensor) else self._like.new_tensor(v) for v in values))
 
 
 def _with_derivative(value, *pairs):
-    """Return a value with the given derivatives, from pairs (x, derivative)."""
+    """Return a value whose derivative by each x is that of the pairs x, derivative."""
     linear = sum(derivative.detach() * x for x, derivative in zip(pairs[::2], pairs[1::2], strict=True))
     return value.detach() + linear - linear.detach()
 
@@ -82,11 +76,8 @@ def _with_derivative(value, *pairs):
 class _Draws:
     """The random numbers that an engine would draw in a call.
 
-    Args:
-        about: the `core.About`, with its seed. shape: (T, B).
-
     Attributes:
-        drop: name of an R -> its mask, a tensor. noise: [layer] -> (D, T, B, N, H), a tensor.
+        drop: name of an R -> its mask. noise: [layer] -> (D, T, B, N, H).
     """
 
     def __init__(self, network, about, shape, library, dtype):
@@ -103,11 +94,7 @@ class _Draws:
 
 
 class _Ends:
-    """Where sequences end and begin anew, of one call: masks (B, 1) of each step.
-
-    Args:
-        about: the `core.About`. x: (T, B, I).
-    """
+    """Masks of the steps at which sequences end and restart, from a `core.About`. x: (T, B, I)."""
 
     def __init__(self, about, x):
         self.steps, self._there, self._resets = len(x), None, None
@@ -116,42 +103,40 @@ class _Ends:
             self._there = (torch.arange(len(x), device=x.device)[:, None] < lengths)[..., None]
         if about.resets is not None:
             self._resets = torch.as_tensor(about.resets, device=x.device).bool()[..., None]
-            if self._there is not None:  # beyond a sequence states are passed on
+            if self._there is not None:  # beyond a sequence's end its state stays as it is
                 self._resets = self._resets & self._there
 
     def order(self, direction):
-        """Return the numbers of the steps in a direction's order."""
+        """Return the steps in the order in which a direction computes them."""
         return range(self.steps - 1, -1, -1) if direction else range(self.steps)
 
     def before(self, t, direction, states):
-        """Return the states that step t reads, of those after the step before it: zero where a sequence begins anew."""
-        place = t + 1 if direction else t  # where the reset between the two steps stands
-        if self._resets is None or place >= self.steps:
+        """Return the states that step t reads: zero where a sequence restarts."""
+        restart = t + 1 if direction else t  # a backward direction crosses the start of step t + 1
+        if self._resets is None or restart >= self.steps:
             return states
-        return [torch.where(self._resets[place], torch.zeros_like(one), one) for one in states]
+        return [torch.where(self._resets[restart], torch.zeros_like(one), one) for one in states]
 
     def after(self, t, states, new):
-        """Return the states after step t: as before it, where the sequence has no such step."""
+        """Return the states after step t: the old ones where the sequence has no such step."""
         if self._there is None:
             return new
         return [torch.where(self._there[t], one, old) for one, old in zip(new, states, strict=True)]
 
     def filled(self, y, value):
-        """Return y (T, B, ...) with a value in steps beyond the sequences."""
+        """Set y (T, B, ...) to a value in steps beyond a sequence's end."""
         return y if self._there is None else torch.where(self._there, y, y.new_tensor(value))
 
     def read(self, x):
-        """Return x with zeros in steps beyond the sequences, which may hold anything."""
+        """Set x to zero in steps beyond a sequence's end, where it may hold anything."""
         return x if self._there is None else torch.where(self._there, x, torch.zeros_like(x))
 
 
 def run(network, weights, x, state, about):
-    """Return [y, the final state, with `output_states` the cell states of every step] of x and a state.
+    """Return [y, the final state, with `output_states` the cell states of every step].
 
-    Args:
-        network: the `Network`. weights: its parameters. x: (T, B, I).
-        state: a tuple of (L*D, B, H), or a list of one per layer; None is zero. about: the `core.About`, time first.
-    """
+    network: the `Network`. weights: its parameters. x: (T, B, I). state: as in `checks`; None is zero. about: the
+    `core.About`."""
     stack, first = network.stack, weights[0]
     if about.training and network.draws and about.seed is None:
         about = about._replace(seed=torch.randint(2**62, (1,)))
@@ -196,7 +181,7 @@ def _initial(stack, state, layer, direction, x):
 
 
 def _over_time(layer, x, states, noise, ends, direction):
-    """Return [each state of every step, (T, B, H)], and the final states, of one layer and direction."""
+    """Run one layer in one direction: return [state] of every step, each (T, B, H), and the final states."""
     gates_of_x, steps = layer.gates_of_x(x), {}
     for t in ends.order(direction):
         states = ends.before(t, direction, states)

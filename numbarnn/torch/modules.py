@@ -1,7 +1,6 @@
 """PyTorch modules for any cell, and drop-in LSTM, GRU and RNN.
 
-They are instances of `torch.nn.RNNBase`, but not of `torch.nn.LSTM`, `GRU` or `RNN`: TorchDynamo refuses those, so a
-model with them could not be compiled as a whole.
+They are instances of `torch.nn.RNNBase`, but not of `torch.nn.LSTM`, `GRU` or `RNN`, which TorchDynamo cannot compile.
 """
 
 from __future__ import annotations
@@ -53,8 +52,8 @@ _OF_STACKS = [name for name in _BESIDES if name != "reset_after"]  # which is an
 class Recurrent(Computed, torch.nn.RNNBase):
     """Apply layers of any cell to sequences, with the interface of `torch.nn.LSTM` and the cell as first argument.
 
-    Parameters have torch.nn's names where they can (`weight_ih_l0`, ..., `weight_hr_l0_reverse`); others have the names
-    of the equations. All are views of one flat buffer; see `flatten_parameters`.
+    Parameters have torch.nn's names (`weight_ih_l0`, ..., `weight_hr_l0_reverse`). Parameters that torch.nn does not
+    have are named as in the equations. All are views of one flat buffer, see `flatten_parameters`.
 
     Args:
         cell: a cell of `@nr.cell` or of `nr.cells.library`, or a name in `nr.cells.CELLS`.
@@ -70,11 +69,10 @@ class Recurrent(Computed, torch.nn.RNNBase):
         proj_size: size P of the projected h, for an LSTM or a cell that projects its output. 0: no projection.
         device, dtype: device and dtype of the parameters. On the CPU half precision is computed in float32.
         input_mode, cell_clip, clip_propagate_nan, allow_tf32, checkpoint_every: see `numbarnn.LSTM`.
-        schedule: as in `numbarnn.LSTM`, or "loop": a slow, plain loop over time of PyTorch's own operations, for what
-            needs them: derivatives of any order, `torch.onnx.export`, hooks, devices other than CPUs and NVIDIA's GPUs.
-        split: make a parameter of each matrix and vector of the equations, `W_i_l0`, `R_f_l0_reverse`, `peep_l0`, so
-            that an optimizer or `requires_grad_(False)` can treat each in its own way. They are views of the same flat
-            buffer. State dicts with and without `split` are interchangeable.
+        schedule: as in `numbarnn.LSTM`, or "loop": a slow loop over time of PyTorch's own operations. It allows
+            derivatives of any order, `torch.onnx.export`, hooks, and devices other than CPUs and NVIDIA's GPUs.
+        split: make each matrix and vector of the equations a parameter (`W_i_l0`, `R_f_l0_reverse`, `peep_l0`), which
+            an optimizer can treat in its own way. State dicts with and without `split` are interchangeable.
 
     Raises:
         TypeError, ValueError: an argument is wrong, as in torch.nn.
@@ -116,7 +114,7 @@ class Recurrent(Computed, torch.nn.RNNBase):
         for name, shape in self._computation.shapes.items():
             self.register_parameter(name, torch.nn.Parameter(torch.empty(shape, device=device, dtype=dtype)))
         self.reset_parameters()
-        self._start_anew()  # on the device where they are
+        self._start_anew()  # `_set_up` asks where the parameters are
 
     def _set_up(self):
         """Make the `Computation` from the attributes."""
@@ -134,7 +132,7 @@ class Recurrent(Computed, torch.nn.RNNBase):
 
     # ---------------------------------------------------------------- parameters
     def reset_parameters(self) -> None:
-        """Initialize all parameters as torch.nn does, uniform in ±1/√H, or as the equations say (`nr.initial`)."""
+        """Initialize all parameters: uniformly in ±1/√H, as torch.nn does, or as the equations say (`nr.initial`)."""
         for name, bound in self._computation.bounds.items():
             torch.nn.init.uniform_(getattr(self, name), -bound, bound)
         with torch.no_grad():
@@ -151,7 +149,7 @@ class Recurrent(Computed, torch.nn.RNNBase):
 
         Args:
             options: pattern (with * and ?) for names in `named` -> options of the optimizer. The first pattern
-                that fits a name counts. Parameters without a pattern form the last group, without options.
+                that fits a name counts. Parameters that no pattern fits form the last group, without options.
 
         Raises:
             ValueError: a pattern fits no parameter, or only part of one (use `split=True`).
@@ -163,17 +161,15 @@ class Recurrent(Computed, torch.nn.RNNBase):
                 raise TypeError(
                     f"parameter_groups: {pattern!r} must have a dict of options without 'params', got {own!r}"
                 )
-        names = {parameter: [] for parameter in self.parameters()}
-        for blocks in self._computation.space.blocks.items():
-            prefix = "l{}.{}".format(blocks[0][0], "reverse." * blocks[0][1]) if len(self._all_weights) > 1 else ""
-            for name, (part, *_) in blocks[1].items():
-                parameter = part.name.removesuffix(self._computation.suffix)
-                if parameter not in self._parameters:
-                    raise ValueError(
-                        f"parameter_groups: {parameter} is computed by a parametrization: group the parameters of "
-                        "module.parametrizations yourself"
-                    )
-                names[getattr(self, parameter)].append(prefix + name)
+        names, named = {parameter: [] for parameter in self.parameters()}, self.named
+        for name in named:
+            owner = named.owner(name)
+            if owner not in self._parameters:
+                raise ValueError(
+                    f"parameter_groups: {owner} is computed by a parametrization: group the parameters of "
+                    "module.parametrizations yourself"
+                )
+            names[getattr(self, owner)].append(name)
         groups = {pattern: [] for pattern in (*options, None)}
         for parameter, own in names.items():
             fits = {next((one for one in options if fnmatchcase(name, one)), None) for name in own}
@@ -188,20 +184,20 @@ class Recurrent(Computed, torch.nn.RNNBase):
                 raise ValueError(
                     f"parameter_groups: an earlier pattern takes all that {unused[0]!r} fits; put it first"
                 )
-            raise ValueError(f"parameter_groups: no parameter fits {unused[0]!r}; there are {', '.join(self.named)}")
+            raise ValueError(f"parameter_groups: no parameter fits {unused[0]!r}; there are {', '.join(named)}")
         return [{"params": own, **options.get(pattern, {})} for pattern, own in groups.items() if own]
 
     # ---------------------------------------------------------------- from torch.nn's module and back
     _OWN = ("cell", "_computation", *_OF_STACKS, "reset_after")  # attributes that torch.nn's modules do not have
 
     def _take_over(self):
-        """Turn a torch.nn module, whose class has just changed, into one of ours."""
+        """Complete a torch.nn module that `convert` has just made one of this class."""
         self.cell = cells.get(self.mode.lower())
         vars(self).update({name: _BESIDES[name] for name in _OF_STACKS})
         self._start_anew()
 
     def _is_torchs(self):
-        """True if torch.nn has a module that computes the same."""
+        """Return whether torch.nn has a module that computes the same."""
         besides = ("reset_after", "cell_clip", "input_mode", "split")  # the others change no result
         usual = all(getattr(self, name, _BESIDES[name]) == _BESIDES[name] for name in besides)
         return usual and isinstance(self.bias, bool) and isinstance(self.hidden_size, int)
@@ -211,10 +207,10 @@ class Recurrent(Computed, torch.nn.RNNBase):
         doc="The parameters in the order of all_weights, as code written for torch.nn's modules reads them.",
     )
 
-    def _init_flat_weights(self):  # RNNBase calls it after `_apply`, which is `.to()`, `.double()`, `.cuda()`, ...
+    def _init_flat_weights(self):  # RNNBase calls it after `.to()`, `.double()`, `.cuda()`, ...
         self._start_anew()
 
-    def _update_flat_weights(self):  # RNNBase keeps a list of the parameters; here each call takes those that are there
+    def _update_flat_weights(self):  # RNNBase updates its list of the parameters; here `_flat_weights` looks them up
         pass
 
     def _replicate_for_data_parallel(self):
@@ -236,22 +232,23 @@ class Recurrent(Computed, torch.nn.RNNBase):
 
         Args:
             input: x, (T, B, I), or (B, T, I) with `batch_first`; (T, I) for one sequence; or a `PackedSequence`.
-            hx: the initial state: h, or (h, c) for an LSTM, or the tuple of a cell's states. Each is (L*D, B, H), for
-                one sequence (L*D, H); a projected h has P features. If layers' sizes differ, a list of one (D, B, H)
-                per layer. None is zero.
+            hx: the initial state: h, or (h, c) for an LSTM, or the tuple of a cell's states. Each has shape
+                (L*D, B, H), or (L*D, H) for one sequence. A projected h has P features. If layers' sizes differ, each
+                is a list of one (D, B, H) per layer. None is zero.
             lengths: number of steps of each sequence, (B,) ints from 0 to T in any order; a list, or a tensor on any
                 device. The second direction starts at a sequence's own last step; x beyond it is never read.
-            resets: bools (T, B), or (B, T) with `batch_first` unless x is packed. True restarts sequence b at step t.
+            resets: bools (T, B), or (B, T) with `batch_first` unless x is packed. True restarts sequence b from a state
+                of zeros at step t.
             padding_value: value of y beyond a sequence's length.
             output_states: also return the last layer's cell states of every step.
-            side: dict from the name of a side input (`numbarnn.side`) to its tensor, with the input's axes. The input
-                then lacks these columns. None: the last columns of the input are the side inputs.
+            side: dict from the name of each side input (`numbarnn.side`) to its tensor, with the input's axes. None:
+                the last columns of the input are the side inputs.
 
         Returns:
             output: y, (T, B, D*H), or in the form of the input.
             state: the state after each sequence's last step, in the form of hx.
-            states: only with `output_states`: the tuple of the last layer's cell states (c of an LSTM), shaped like y,
-                with H features.
+            states: only with `output_states`. The tuple of the last layer's cell states at every step (c of an LSTM),
+                shaped like y but with H features.
 
         Raises:
             RuntimeError, ValueError, TypeError: an argument does not fit, as in torch.nn.
@@ -260,7 +257,7 @@ class Recurrent(Computed, torch.nn.RNNBase):
             if isinstance(input, PackedSequence):
                 raise TypeError("side must be None with a packed input, whose last columns are the side inputs")
             input = torch.cat([input, *side_by_name(self.cell, side).values()], dim=-1)
-        drop, form = self._drop(), None  # which may make another computation
+        drop, form = self._drop(), None  # first: it may replace the computation
         if lengths is None and resets is None and not output_states:
             form, found = self._computation.again(self, input, hx, self.batch_first)
             if found:
@@ -272,7 +269,9 @@ class Recurrent(Computed, torch.nn.RNNBase):
             keeps_states(self._computation.stack, flag(output_states, "output_states"))
         about = About(lengths, resets, padding_value, output_states, self.training)
         if isinstance(input, PackedSequence):
-            if torch.compiler.is_compiling():  # sizes are in tensors: as with torch.nn's modules the graph ends here
+            if (
+                torch.compiler.is_compiling()
+            ):  # sizes are in tensors, so the graph ends here, as with torch.nn's modules
                 return torch.compiler.disable(self._packed)(input, hx, about)
             return self._packed(input, hx, about)
         if input.is_nested:
@@ -284,7 +283,7 @@ class Recurrent(Computed, torch.nn.RNNBase):
         return self._computation.run(self, input, hx, about, self.batch_first, drop, form)
 
     def _of_one_sequence(self, input, hx, about):
-        """Run `forward` of one sequence x (T, I) as a batch of one."""
+        """Run one sequence x (T, I) as a batch of one."""
         if input.dim() != 2:
             raise ValueError(f"{type(self).__name__}: Expected input to be 2D or 3D, got {input.dim()}D instead")
         axis = 0 if self.batch_first else 1
@@ -298,7 +297,7 @@ class Recurrent(Computed, torch.nn.RNNBase):
         return output, with_each(state, lambda one: one.squeeze(1)), *more
 
     def _packed(self, sequence, hx, about):
-        """Run `forward` of a `PackedSequence`: y is packed like x, states have the order before packing."""
+        """Run a `PackedSequence`: y is packed like x, and states have the order before packing."""
         data, batch_sizes, order, ranks = sequence
         if about.lengths is not None:
             raise ValueError("lengths must be None with a packed input, which has its own")
@@ -310,7 +309,7 @@ class Recurrent(Computed, torch.nn.RNNBase):
         def pack(padded):
             return _VF._pack_padded_sequence(padded, lengths, False)[0]
 
-        def drop_packed(y):  # torch draws for the elements that there are, in the order in which they are packed
+        def drop_packed(y):  # torch draws for packed elements, in their order
             return _VF._pad_packed_sequence(drop(pack(y)), batch_sizes, False, 0.0, steps)[0]
 
         if hx is not None:
@@ -327,11 +326,11 @@ class Recurrent(Computed, torch.nn.RNNBase):
         return y, state, *more
 
     def _drop(self):
-        """Return the dropout function between layers; None if there is none, or if the network draws itself."""
+        """Return the dropout function between layers; None without dropout, and where the network draws itself."""
         if not (self.dropout and self.training and self.num_layers > 1):
             return None
         if not self._computation.by_layer and self._computation.dropout != self.dropout:
-            self._start_anew()  # dropout was another one so far
+            self._start_anew()  # a caller has changed self.dropout
         return partial(torch.nn.functional.dropout, p=self.dropout) if self._computation.by_layer else None
 
 
@@ -348,8 +347,8 @@ class RecurrentCell(Recurrent):
         >>> state = None
         >>> for x in torch.zeros(5, 3, 8):  # (T, B, I)
         ...     state = step(x, state)
-        >>> [one.shape for one in state]  # h, c, n, m
-        [torch.Size([3, 16]), torch.Size([3, 16]), torch.Size([3, 16]), torch.Size([3, 16])]
+        >>> len(state), state[0].shape  # h, c, n, m
+        (4, torch.Size([3, 16]))
     """
 
     def __init__(
@@ -407,7 +406,7 @@ class LSTM(Recurrent):
         clip = {"cell_clip": cell_clip, "clip_propagate_nan": clip_propagate_nan}
         super().__init__("lstm", *arguments, device, dtype, **clip, **more)
 
-    # What torch.nn.LSTM has besides RNNBase's, for code that calls it.
+    # Methods that torch.nn.LSTM has and RNNBase lacks, for code that calls them.
     get_expected_cell_size = torch.nn.LSTM.get_expected_cell_size
     check_forward_args = torch.nn.LSTM.check_forward_args
     permute_hidden = torch.nn.LSTM.permute_hidden

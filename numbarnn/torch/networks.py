@@ -1,8 +1,8 @@
-"""Describe a network by sizes and options, without parameters, as a value that PyTorch's operators can carry.
+"""Networks without parameters, which PyTorch's operators know by a text, the network's `key`.
 
-An operator's arguments are tensors, numbers and text. It knows a network by its `key`, a text from which another
-process, such as one that loads an exported program, makes it again. A key knows a custom cell by its name; the cell
-must be defined (or passed to `known_cell`) there before, with the same equations.
+An operator's arguments are tensors, numbers and text. Another process, such as one that loads an exported program,
+makes the network again from its key. The key names a custom cell: the process must have defined it (or passed it to
+`known_cell`) before, with the same equations.
 """
 
 import json
@@ -19,12 +19,12 @@ from numbarnn.layers.planned import Shape, reserve_size
 from numbarnn.layers.stack import Stack
 from numbarnn.torch.arrays import TENSORS
 
-# torch.compile caches graphs on disk by the keys in them: its backward calls the operator with the old arguments, and
-# asks for results of the old sizes. So keys contain a number that rises when operators' arguments change, the size of
-# some call's reserve, and a digest of the cell's traced equations.
+# torch.compile caches graphs on disk by the keys in them. A cached graph calls operators with the arguments and sizes
+# of its time. So keys contain a number that rises when operators' arguments change, the size of some call's reserve,
+# and a digest of the cell's traced equations.
 OPERATORS = 5
 SOME_CALL = Shape(2, 3, padded=True, resets=True)
-_cells = {}  # name in keys -> Cell, of cells that are not built in; never removed
+_cells = {}  # name in keys -> custom Cell
 _networks = {}  # key -> Network
 _quiet = WeakKeyDictionary()  # Cell -> its `without_chance`
 
@@ -35,7 +35,7 @@ DEVICES = {"cpu": "cpu", "cuda": "cuda"}  # PyTorch's types of devices that engi
 
 
 def known_cell(cell):
-    """Return the name by which keys of networks know a cell: its own, with a number if another cell has that one."""
+    """Return the name of a cell in keys: its own name, with a number if another cell has the same."""
     cell = cells.get(cell)
     if cells.CELLS.get(cell.name) is cell:
         return cell.name
@@ -51,51 +51,42 @@ def known_cell(cell):
 
 
 def _digest(cell):
-    """Return a digest of a traced cell's source; None for cells written by hand."""
+    """Return a digest of a traced cell's source; None for a cell written by hand."""
     return sha256(cell.source.encode()).hexdigest()[:16] if cell.source else None
 
 
 def without_chance(cell):
-    """Return the cell with the means of its random numbers, and no dropped weights, for gradients in evaluation mode.
-    A cell without random numbers is returned itself."""
+    """Return the cell with its random numbers replaced by their means, and no dropped weights, for evaluation mode."""
     if not cell.noise and not any(cell.drop_connect):
         return cell
     if cell not in _quiet:
-        noise = tuple(
-            replace(one, rate=0.0, kept=one.mean, uniform=False) for one in cell.noise
-        )  # never 0, so always the mean
+        noise = tuple(replace(one, rate=0.0, kept=one.mean, uniform=False) for one in cell.noise)
         _quiet[cell] = replace(cell, noise=noise, drop_connect=())
     return _quiet[cell]
 
 
 def computes_in(tensor):
-    """Return the dtype in which tensors of that device and dtype are computed: CPUs have no 16-bit arithmetic."""
+    """Return the dtype in which the engine computes with a tensor: on CPUs float32 in place of half precision."""
     return torch.float32 if tensor.dtype in HALVES and not tensor.is_cuda else tensor.dtype
 
 
 class Network:
-    """A stack of recurrent layers of one width without device and dtype, which come from a call's tensors.
+    """A stack of recurrent layers without device and dtype, which come from a call's tensors.
 
     Args:
-        split: each matrix and vector of the equations is a parameter of its own.
-        The others are as in `numbarnn.LSTM`, errors too.
+        split: make each matrix and vector of the equations a parameter.
+        others: arguments of `numbarnn.LSTM`.
 
     Attributes:
-        stack: a `Stack` of it on the CPU, whose attributes are the arguments, checked.
-        key: text that identifies its computation; equal for networks that compute the same.
-        space: the `WeightSpace` of the parameters. parts: its `Parameter`s, in the flat buffer's order; size: its
-            elements.
-        draws: whether training draws random numbers.
-        private: N, cell states besides h. remembers: whether calls may be repeated, see `Computation.again`.
+        stack: the `Stack` in float32 on the CPU, for sizes and options.
+        key: text that identifies what the network computes.
+        space: the `WeightSpace` of the parameters. parts: its `Parameter`s, in the flat buffer's order.
+        size: number of elements of the flat buffer. draws: whether training draws random numbers.
+        private: N, cell states besides h. remembers: whether `Computation.again` may repeat calls.
     """
 
-    def __init__(
-        self, cell, input_size, hidden_size, num_layers=None, bias=True, dropout=0.0, bidirectional=False,
-        split=False, **options,
-    ):  # fmt: skip
-        arguments = {
-            name: value for name, value in locals().items() if name not in ("self", "options", "cell", "split")
-        }
+    def __init__(self, cell, input_size, hidden_size, num_layers=None, split=False, **options):
+        arguments = {"input_size": input_size, "hidden_size": hidden_size, "num_layers": num_layers}
         self._cell, self._arguments = cells.get(cell), arguments | options
         self.stack = self._make("float32", "cpu", self._cell)
         self.stack.engine.join_pytorch(torch.get_num_threads)
@@ -115,9 +106,8 @@ class Network:
         self.last_weights, self.last_call = None, (None, {})  # see `arrays.weights_of`, `Computation.again`
 
     def frozen(self, needed):
-        """Return the (layer, direction) pairs without a needed parameter; `needed`: a bool for each parameter, or for
-        all."""
-        if len(needed) < len(self.parts) or all(needed):
+        """Return the (layer, direction) pairs of which no parameter is needed. needed: a bool for each weight."""
+        if len(needed) < len(self.parts) or all(needed):  # one flat tensor has one bool
             return _NOWHERE
         places = [(part.layer, part.direction) for part in self.parts]
         return frozenset(places) - {place for place, one in zip(places, needed, strict=True) if one}
@@ -130,8 +120,7 @@ class Network:
 
     @classmethod
     def of_key(cls, key):
-        """Return the network of a key, always the same one; ValueError if its cell is unknown here, or has other
-        equations."""
+        """Return the network of a key. Raise ValueError if its cell is unknown here, or has other equations."""
         network = _networks.get(key)
         if network is None:
             arguments = json.loads(key)
@@ -151,8 +140,9 @@ class Network:
         return network
 
     def stack_for(self, tensor, draws=True):
-        """Return the `Stack` for a tensor's device and dtype, see `computes_in`; without `draws` one that draws
-        nothing. TypeError, with the cure, if no engine computes with such tensors."""
+        """Return the `Stack` that computes with a tensor. draws: with the network's random numbers.
+
+        Raises TypeError or RuntimeError if no engine computes with such a tensor."""
         kind = dtype, device, draws = computes_in(tensor), tensor.device, draws or not self.draws
         if (stack := self._stacks.get(kind)) is not None:
             return stack

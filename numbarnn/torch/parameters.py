@@ -1,4 +1,4 @@
-"""A module's parameters: views of one flat buffer in the engines' layout; and by the equations' names."""
+"""A module's parameters as views of one flat buffer, and by the equations' names."""
 
 import torch
 from torch.nn import Parameter
@@ -58,14 +58,18 @@ class NamedTensors(Named):
     def _view(self, part, where, shape):
         return part, where.start - part.offset, shape
 
+    def owner(self, name):
+        """Return the name of the module's parameter that holds `name`."""
+        return super().__getitem__(name)[0].name.removesuffix(self._suffix)
+
     @property
     def grad(self):
         """Map each name to a view of the gradient, or None."""
         return NamedTensors(self._module, grad=True)
 
     def __getitem__(self, name):
-        part, first, shape = super().__getitem__(name)
-        whole = getattr(self._module, part.name.removesuffix(self._suffix))
+        _, first, shape = super().__getitem__(name)
+        whole = getattr(self._module, self.owner(name))
         whole = whole.grad if self._grad else whole
         return None if whole is None else whole.reshape(-1)[first : first + torch.Size(shape).numel()].reshape(shape)
 

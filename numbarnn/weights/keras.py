@@ -164,7 +164,7 @@ def _cell_by_shape(shape, bias, where, activation):
 # ---------------------------------------------------------------- writing
 def write(network):
     """Return for each Keras layer the list of arrays for `set_weights`, see `numbarnn.convert.to_keras`."""
-    refuse(network, "Keras", cell_clip="clip of the cell state", proj_size="projection")
+    refuse(network, "Keras")
     network = completed(network, both_biases=network.cell == "gru")
     layers = [[] for _ in network.hidden_sizes]
     for layer, direction in network.pseudo_layers():

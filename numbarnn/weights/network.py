@@ -25,6 +25,7 @@ from numbarnn.weights.space import WeightSpace, parameter_name
 OPTIONS = ("bias", "bidirectional", "batch_first", "dropout", "proj_size", "input_mode", "cell_clip",
            "clip_propagate_nan")  # fmt: skip
 _DEFAULTS = {"proj_size": 0, "input_mode": "linear", "cell_clip": None, "clip_propagate_nan": True}
+UNUSUAL = {"cell_clip": "clip of the cell state", "proj_size": "projection"}  # options that few formats know
 NAME = re.compile(r"(weight_ih|weight_hh|weight_hr|bias_ih|bias_hh)_l(0|[1-9]\d*)(_reverse)?")
 
 # explanation in messages that refuse to convert one form of the GRU to the other
@@ -216,10 +217,10 @@ def completed(network, both_biases=True):
     return infer(added | network.parameters, network.cell, "the network") if added else network
 
 
-def refuse(network, target, **without):
-    """Raise ValueError if the network has one of the options `without`, option -> its description."""
-    for option, value in without.items():
-        if getattr(network, option):
+def refuse(network, target, *known):
+    """Raise ValueError if the network has an option of `UNUSUAL` that a format does not know."""
+    for option, value in UNUSUAL.items():
+        if option not in known and getattr(network, option):
             raise ValueError(
                 f"{target} has no {value}, but this layer has {option}={getattr(network, option)}. Files of "
                 "save_safetensors have all options"

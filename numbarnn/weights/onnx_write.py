@@ -24,7 +24,7 @@ def write(network, batch_first=False, state=False, lengths=False, apart=False):
     """Return an onnx.ModelProto of a `NetworkData`, see `numbarnn.convert.to_onnx`.
 
     apart: each layer has separate states, such as hx_l0 (D, B, H), even if sizes are equal."""
-    refuse(network, "ONNX", cell_clip="clip of the cell state", proj_size="projection")
+    refuse(network, "ONNX")
     network = completed(network)
     kind = network.cell if isinstance(network.cell, Kind) else _KINDS[network.cell]
     onnx = package("onnx", "writing ONNX models")

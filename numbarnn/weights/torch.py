@@ -61,7 +61,7 @@ def _without(state_dict, prefix):
 def write(network):
     """Return a state dict for torch.nn's module of the same sizes, see `numbarnn.convert.to_torch`."""
     _refuse_reset_before(network, "torch.nn.GRU")
-    refuse(network, "torch.nn", cell_clip="clip of the cell state")
+    refuse(network, "torch.nn", "proj_size")
     if len(set(network.hidden_sizes)) > 1:
         raise ValueError(
             f"torch.nn has one hidden_size for all layers, got {network.hidden_sizes}. Use to_torch_cells, or "
@@ -132,7 +132,7 @@ def _cell_state(source, prefix, where):
 def write_cells(network):
     """Return state dicts of torch.nn's cells, see `numbarnn.convert.to_torch_cells`."""
     _refuse_reset_before(network, "torch.nn.GRUCell")
-    refuse(network, "A cell of torch.nn", cell_clip="clip of the cell state", proj_size="projection")
+    refuse(network, "A cell of torch.nn")
     network = completed(network)
     states = []
     for where in network.pseudo_layers():

@@ -29,7 +29,7 @@ class UnfusedLayer:
     def __init__(self, library, stack, layer, direction, parameters, drop=None):
         self._library, self._cell, self._direction = library, stack.cell, direction
         self._mode, space = stack.input_mode if layer == 0 else "linear", stack.space
-        self._structure = equations_of(stack.cell, stack.cell_clip, stack.clip_propagate_nan).structure
+        self._structure = equations_of(stack.cell).structure
         self._place, self._space, self._sizes = (layer, direction), space, space.sizes[layer, direction]
         self._values = _Values(library, parameters, None, self._sizes)
         self.W, self.b_w = (self._of_gates(kind, stack.cell.gates) for kind in ("W", "b_w"))

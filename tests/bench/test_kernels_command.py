@@ -83,7 +83,7 @@ def test_failures_are_told_and_exit_with_1(spilling, command, capsys):
     said = capsys.readouterr().out
     assert "spills 24 bytes  add_column_sums  float32" in said
     assert "FAILED copy float64 contiguous_from_strided sm_90: RuntimeError: linking failed" in said
-    assert "FAILED copy float32 contiguous_from_contiguous sm_90: the linker did not tell" in said
+    assert "FAILED copy float32 contiguous_from_contiguous sm_90: the linker did not report" in said
     assert "4 kernels for sm_90: 2 FAILED, 1 spill registers" in said and "no spills" not in said
 
 

@@ -79,7 +79,7 @@ def test_all_results_of_a_call_that_failed_are_nan(engine, case):
         gradients = layer.backward(tape, problem.dy, problem.dstate, dw=dw)
         assert all_nan(gradients.x, *flat(gradients.state), dw)
     assert not all_nan(y) and not any(map(all_nan, flat(state)))
-    with pytest.raises(RuntimeError, match=r"gave up: layer \d, direction \d, .* of the backward pass"):
+    with pytest.raises(RuntimeError, match=r"timed out: layer \d, direction \d, .* of the backward pass"):
         layer.check()
 
     with silence(engine):
@@ -173,7 +173,7 @@ def test_a_block_that_never_publishes_is_reported_and_then_the_layer_works_again
     for way, call in (("forward", lambda: layer(problem.x)), ("backward", lambda: layer.backward(tape, problem.dy))):
         with silence(engine, polls=100):
             call()
-        with pytest.raises(RuntimeError, match=rf"gave up: layer \d, direction \d, .* at step \d of the {way} pass"):
+        with pytest.raises(RuntimeError, match=rf"timed out: layer \d, direction \d, .* at step \d of the {way} pass"):
             layer.check()
     assert_close(case, infer(layer, problem), infer(problem.layer("sim", schedule="stepwise"), problem))
 
@@ -218,6 +218,6 @@ def test_nobody_waits_on_once_a_block_has_given_up(engine):
         patch.setattr(exchange, "make_wait", make_impatient_wait)
         assert all_nan(layer(problem.x)[0])
     with pytest.raises(
-        RuntimeError, match=r"gave up: layer 0, direction 0, .* other blocks of the layer .* at step 0 "
+        RuntimeError, match=r"timed out: layer 0, direction 0, .* at step 0 .* other blocks of the layer"
     ):
         layer.check()

@@ -1,4 +1,4 @@
-"""A contender that runs an instance of `cases`, and whether the package it needs is installed."""
+"""Contenders: what `numbarnn bench` times."""
 
 import importlib
 import importlib.util
@@ -15,8 +15,8 @@ class Contender:
     results: Callable
     synchronize: Callable = lambda: None
     plan: str | None = None  # what numbarnn runs, and why
-    note: str | None = None  # a note on how a peer is called, if there is one
-    again: Callable | None = None  # makes the same contender anew; None: a further call of this one is as a first one
+    note: str | None = None  # how a peer is called
+    again: Callable | None = None  # makes the contender anew; None: every call takes as much memory as the first
 
 
 class _Torch:
@@ -30,10 +30,9 @@ torch = _Torch()
 
 
 def made_again(make):
-    """Return the contender that a function makes, with that function as its `again`."""
+    """Call a function that makes a contender, and keep the function as its `again`."""
     return replace(make(), again=make)
 
 
 def installed(*modules):
-    """Return whether every one of these packages can be imported."""
     return all(importlib.util.find_spec(module) is not None for module in modules)

@@ -1,7 +1,6 @@
-"""cuDNN, called directly, on instances of `cases`: its results, and its algorithms as contenders.
+"""Call cuDNN directly on instances of `cases`, for its results, and to time its algorithms.
 
-Layers of one size are one network of cuDNN's, as its users have it. cuDNN gets no padding (zeros stand there), and of
-its dx only what is no padding is taken. float32 is computed without TF32.
+Padding in x is set to zero for cuDNN, and padding in its dx is ignored. float32 is computed without TF32.
 """
 
 from contextlib import suppress
@@ -14,14 +13,13 @@ from numbarnn.bench.peers.cudnn import rnn
 from numbarnn.bench.peers.cudnn.descriptors import ALGORITHMS
 from numbarnn.bench.shapes import BACKWARD, BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, FORWARD_TRAINING
 
-# Math types of cuDNN by whether float32 may be rounded: without TF32; with, where "default" is TF32 (as PyTorch asks
-# for it), and the other one is cuDNN's conversion to float16.
+# Whether float32 products may be rounded -> cuDNN's math types: "default" is TF32, as PyTorch sets it, and
+# "tensor_op_allow_conversion" converts to float16.
 FLOAT32_MATHS = {False: ("fma",), True: ("default", "tensor_op_allow_conversion")}
-# Sequences of one length lie in memory alike in both. Packed, there is no padding to look for; PyTorch asks for the
-# other one.
+# Sequences of one length are the same memory in both layouts. PyTorch uses the unpacked one.
 PACKED, UNPACKED = "seq_major_packed", "seq_major_unpacked"
 PREFIX = "cudnn "
-# Passes that are a part of training -> cuDNN's functions.
+# Pass -> cuDNN's functions, of passes that are a part of training.
 PARTS = {
     FORWARD_TRAINING: (rnn.FORWARD,), BACKWARD_DATA: (rnn.DATA,), BACKWARD_WEIGHTS: (rnn.WEIGHTS,),
     BACKWARD: (rnn.DATA, rnn.WEIGHTS),
@@ -30,14 +28,13 @@ OTHER_FORM = "it is called directly for sequences of one length"
 
 
 class Refused(RuntimeError):
-    """cuDNN does not run a case; the message has its own words, or names the option that it does not have."""
+    """cuDNN does not run a case: it lacks an option, or returned an error."""
 
 
 def cudnn_results(instance, masks=None):
-    """Return cuDNN's results by quantity, as `peers` describes them; no gradients where the case is forward only.
+    """Return cuDNN's results by quantity, as in `peers`, without gradients if the case is forward only.
 
-    Refused: cuDNN lacks an option, or refuses what it was given, or fails. It draws dropout masks of its own.
-    """
+    Raise Refused if cuDNN cannot run the case, such as one with dropout masks."""
     case, padding = instance.case, instance.padding
     lacks = {"resets": case.resets, case.cell: case.cell not in PEERS_CELLS, "given dropout masks": masks is not None}
     lacks |= {"layers of different sizes": not case.equal_layers}
@@ -55,7 +52,7 @@ def cudnn_results(instance, masks=None):
 
 
 def pass_states(instance, found):
-    """Let sequences of length zero pass their states on, in results of cuDNN, which sets these states to zero."""
+    """Set the final states of sequences of length zero to their initial states, where cuDNN returns zeros."""
     passed = {"hy": instance.h0, "cy": instance.c0, "dhx": instance.dhy, "dcx": instance.dcy}
     for name in passed.keys() & found.keys():
         for layer, part in enumerate(found[name]):
@@ -64,7 +61,7 @@ def pass_states(instance, found):
 
 
 class CudnnNetwork:
-    """An instance with layers of one size as a network of cuDNN's; chosen: what it leaves open."""
+    """An instance with layers of one size as a network of cuDNN. chosen: further `cudnn.Options`."""
 
     def __init__(self, instance, **chosen):
         case = instance.case
@@ -74,7 +71,7 @@ class CudnnNetwork:
         self.instance, self.rnn = instance, cudnn.Rnn(case.cell, case.input_size, case.hidden[0], case.L, **options)
 
     def call(self, x, gradients=None, lengths=None):
-        """Return a `cudnn.rnn.Call`; gradients: dy, and dhy and dcy as the instance has them."""
+        """Return a `cudnn.rnn.Call`. gradients: dy, and dhy and dcy per layer."""
         states = map(pack_states, (self.instance.h0, self.instance.c0))
         if gradients is not None:
             gradients = gradients[0], *map(pack_states, gradients[1:])
@@ -82,10 +79,7 @@ class CudnnNetwork:
         return self.rnn.call(x, states, self.instance.parameters, gradients, **options)
 
     def prepare(self, what):
-        """Return a call of one of `passes` of an instance without lengths, as one CUDA graph where that can be.
-
-        As all sequences have T steps, packed ones are the same numbers in the same places, without the axis of time.
-        """
+        """Prepare the call of a pass, as one CUDA graph where possible. The instance has no lengths."""
         x, dy, lengths = self.instance.x, self.instance.dy, None
         if self.rnn.options.layout == PACKED:
             x, dy, lengths = x.reshape(-1, x.shape[2]), dy.reshape(-1, dy.shape[2]), (len(x),) * x.shape[1]
@@ -94,7 +88,7 @@ class CudnnNetwork:
         return prepared
 
     def results(self, call):
-        """Return what a call gives, by the quantities of `peers`."""
+        """Return a call's results by quantity."""
         found, axes, case = call.results(), self.instance.x.shape[:2], self.instance.case
         results = {name: found[name].reshape(*axes, -1) for name in ("y", "dx") if name in found}
         states = ("hy", "cy", "dhx", "dcx")
@@ -102,9 +96,9 @@ class CudnnNetwork:
         return results | (self.rnn.split(found["dw"]) if "dw" in found else {})
 
 
-# -------------------------------------------------------------------------------------------------------- as contenders
+# ----------------------------------------------------------------------------------------------------------- contenders
 def cudnn_contenders(instance, what, algorithms=tuple(ALGORITHMS)):
-    """Return (contenders, name -> why there is none): cuDNN's algorithms at one of `passes`; layers have one size."""
+    """Return cuDNN's algorithms as contenders for a pass, and name -> reason of those that do not run."""
     case = instance.case
     if reason := cudnn.why_not() or OTHER_FORM * bool(case.lengths):
         return [], {PREFIX.strip(): reason}
@@ -116,13 +110,13 @@ def cudnn_contenders(instance, what, algorithms=tuple(ALGORITHMS)):
             chosen = {"algorithm": algorithm, "math_type": math}
             try:
                 contenders.append(made_again(partial(first_that_runs, instance, what, name, chosen)))
-            except RuntimeError as refusal:  # CudnnError among them, and what the driver says when memory runs out
+            except RuntimeError as refusal:  # CudnnError, or the driver's error when memory runs out
                 refusals[name] = str(refusal)
     return contenders, refusals
 
 
 def first_that_runs(instance, what, name, chosen):
-    """Return a contender with the first layout that cuDNN takes; else raise what cuDNN said to that."""
+    """Return the contender with the packed layout, or the unpacked one if cuDNN does not support the first."""
     try:
         return cudnn_contender(instance, what, name, chosen | {"layout": PACKED})
     except cudnn.CudnnError as refusal:
@@ -133,7 +127,7 @@ def first_that_runs(instance, what, name, chosen):
 
 
 def cudnn_contender(instance, what, name, chosen):
-    """Return one algorithm, with its weights packed and everything else prepared; RuntimeError if cuDNN refuses."""
+    """Return the contender of one algorithm. Raise RuntimeError if cuDNN refuses."""
     network = CudnnNetwork(instance, **chosen)
     prepared, how = network.prepare(what), "one CUDA graph"
     if prepared.why_no_graph is not None:

@@ -1,4 +1,4 @@
-"""onnxruntime on instances of `cases`: the model that `numbarnn.convert` writes, one node per layer, on the CPU."""
+"""Run instances of `cases` in onnxruntime on the CPU, as a model that `numbarnn.convert` writes."""
 
 from numbarnn.bench.peers.contender import Contender
 from numbarnn.weights import onnx_write
@@ -8,7 +8,7 @@ NAME = "onnxruntime"
 
 
 def onnx_session(instance, threads):
-    """Return (run, names of the outputs, initial states by the names of the inputs) of an instance's model."""
+    """Return a session's run function, the names of its outputs, and input name -> initial state."""
     import onnxruntime
 
     model = onnx_write.write(infer(instance.parameters, instance.case.cell), state=True, apart=True)
@@ -21,7 +21,7 @@ def onnx_session(instance, threads):
 
 
 def onnxruntime_contender(instance, threads):
-    """Return the contender: one direction, with initial states, float32, forward only."""
+    """Return the contender for inference in float32, in one direction, with initial states."""
     run, names, initial = onnx_session(instance, threads)
     feed = initial | {"x": instance.x}
 

@@ -1,7 +1,8 @@
-"""numbarnn on instances of `cases`: to check results, and to compare times with its peers.
+"""Run numbarnn on instances of `cases`, to check results and to compare times.
 
 Results are dicts of NumPy arrays by quantity: y (T, B, D*H_last); hy, cy, dhx, dcx as lists of (D, B, H_l), one per
-layer; dx (T, B, I); and the gradient of each parameter by its name. With a projection, P replaces H but in cy, dcx.
+layer; dx (T, B, I); and the gradient of each parameter by its name. With a projection, y, hy and dhx have P in place of
+H.
 """
 
 from dataclasses import replace
@@ -16,9 +17,9 @@ from numbarnn.bench.shapes import FORWARD, FORWARD_TRAINING, TRAINING, gradients
 
 
 def numbarnn_contender(instance, what, device="cpu", schedule="auto"):
-    """Return a numbarnn layer as a contender at one of the passes of `shapes`.
-    A separate backward pass runs repeatedly from one forward's tape, which it retains. It gives the gradients of the
-    initial state along with those of x."""
+    """Return a numbarnn layer as a contender for one of the passes of `shapes`.
+
+    A backward pass without forward runs repeatedly on one tape, which it retains."""
     layer, need = make_layer(instance.case, device, instance.parameters, schedule), gradients_of_pass(what)
     x, state, dy = inputs(layer, instance)
 
@@ -32,7 +33,7 @@ def numbarnn_contender(instance, what, device="cpu", schedule="auto"):
 
 
 def layer_call(layer, what, x, state, dy, **options):
-    """Return a function that runs a pass of a layer and returns y, final state and, if backward, gradients."""
+    """Return a function that runs a pass and returns y, the final state and, after backward, gradients."""
     if what in (FORWARD, FORWARD_TRAINING):
         return partial(layer if what == FORWARD else layer.forward, x, state, **options)
 
@@ -47,18 +48,17 @@ def layer_call(layer, what, x, state, dy, **options):
 
 
 def synchronize_of(layer):
-    """Return a function that waits for a layer's work."""
     return getattr(layer.engine, "synchronize", None) or (lambda: None)
 
 
 def plan_of(layer, x):
-    """Return the schedule of a layer's calls on x, and its reason."""
+    """Return the schedule that a layer chooses for x, and the reason."""
     return layer.explain(tuple(x.shape)).splitlines()[1]
 
 
 # ----------------------------------------------------------------------------- an instance's arrays as layers take them
 def to_engine(layer, instance, array):
-    """Return x or dy as the layer takes it: on its engine, packed or batch first as the case says."""
+    """Return x or dy as the layer takes it: on its engine, packed or batch first."""
     if array is None:
         return None
     if instance.case.lengths == "packed":
@@ -76,13 +76,12 @@ def to_engine_state(layer, *states):
 
 
 def inputs(layer, instance):
-    """Return x, the initial state and dy as the layer takes them."""
     x, dy = (to_engine(layer, instance, array) for array in (instance.x, instance.dy))
     return x, to_engine_state(layer, instance.h0, instance.c0), dy
 
 
 def call_options(instance, steps=slice(None)):
-    """Return the options of a call on these steps that the case uses: lengths unless packed, padding_value, resets."""
+    """Return the call options that the case uses for some steps: lengths, padding_value, resets."""
     case, options = instance.case, {}
     if case.lengths in ("padded", "half"):
         begin, end, _ = steps.indices(case.T)
@@ -96,9 +95,8 @@ def call_options(instance, steps=slice(None)):
     return options
 
 
-# --------------------------------------------------------------------------------------- what layers return, as results
+# -------------------------------------------------------------------------------------------------------------- results
 def numbarnn_outputs(layer, instance, y, state):
-    """Return y, hy and cy that a layer returned, as NumPy arrays by quantity."""
     y = from_engine(layer, instance, y, instance.case.padding_value)
     return {"y": y} | named_states(layer, instance.case, ("hy", "cy"), state)
 
@@ -114,13 +112,13 @@ def numbarnn_gradients(layer, instance, gradients, need=("x", "weights")):
 
 
 def named_states(layer, case, names, state):
-    """Return a layer's state, or its gradient, as lists of NumPy arrays by these names of h and c."""
+    """Return a layer's state, or its gradient, as {name: list of NumPy arrays}. names: of h and c."""
     parts = state if case.has_c else (state,)
     return {name: unpack_states(case, to_host(layer, part)) for name, part in zip(names, parts, strict=False)}
 
 
 def from_engine(layer, instance, value, padding_value=0.0):
-    """Return a layer's y or dx as a NumPy array (T, B, ...), the reverse of `to_engine`."""
+    """Return a layer's y or dx as a NumPy array (T, B, ...): undo `to_engine`."""
     if instance.case.lengths == "packed":
         packed, padding = replace(value, data=to_host(layer, value.data)), {"padding_value": padding_value}
         return numbarnn.pad_packed_sequence(packed, **padding, total_length=instance.case.T)[0]
@@ -129,7 +127,6 @@ def from_engine(layer, instance, value, padding_value=0.0):
 
 
 def to_host(layer, value):
-    """Return an array of the layer's engine, or a list of such arrays, in NumPy."""
     if isinstance(value, (list, tuple)):
         return [to_host(layer, part) for part in value]
     return None if value is None else layer.engine.to_host(value)

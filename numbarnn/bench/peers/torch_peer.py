@@ -1,7 +1,7 @@
-"""PyTorch on instances of `cases`: its results on the CPU, and its modules as their users call them.
+"""Run PyTorch on instances of `cases`, for results on the CPU, and to time its modules.
 
-Options that PyTorch's layers lack are emulated if that needs no rounding: a missing bias is zero, and a skip input has
-the identity for W. Not computed are those of LACKS, dropout, layers of several sizes, and sequences of length zero.
+A missing bias is computed as zeros, and a skip input with the identity for W. Cases with options of LACKS, dropout,
+layers of several sizes or sequences of length zero have no results.
 """
 
 import warnings
@@ -21,7 +21,7 @@ TORCH = "torch"  # the contender's name
 
 @contextmanager
 def torch_threads(threads):
-    """Return a context in which PyTorch, if it is installed, uses that many CPU threads."""
+    """Let PyTorch, if it is installed, use this many CPU threads in a `with` block."""
     if not installed("torch"):
         return (yield)
     before = torch.get_num_threads()
@@ -34,7 +34,7 @@ def torch_threads(threads):
 
 @contextmanager
 def torch_tf32(allowed):
-    """Return a context in which PyTorch may round float32 operands on a GPU to TF32 (True), or may not."""
+    """Let PyTorch round float32 operands on a GPU to TF32 in a `with` block if `allowed` is True."""
     switches = torch.backends.cudnn, torch.backends.cuda.matmul
     before = [switch.allow_tf32 for switch in switches]
     for switch in switches:
@@ -47,8 +47,9 @@ def torch_tf32(allowed):
 
 
 def torch_module(instance, layers, device="cpu", one_step=False):
-    """Return the torch.nn module that computes layers `layers` (a range, of one hidden size) of an instance.
-    one_step: nn.LSTMCell, nn.GRUCell or nn.RNNCell, of one layer."""
+    """Return the torch.nn module that computes some layers (a range) of an instance.
+
+    one_step: return nn.LSTMCell, nn.GRUCell or nn.RNNCell, of one layer."""
     case, first = instance.case, layers[0]
     kind = {"lstm": "LSTM", "gru": "GRU"}.get(case.cell, "RNN")
     options = {"nonlinearity": case.cell.removeprefix("rnn_")} if kind == "RNN" else {}
@@ -65,7 +66,7 @@ def torch_module(instance, layers, device="cpu", one_step=False):
 
 
 def torch_results(instance, masks=None):
-    """Return PyTorch's results, forward and backward, on the CPU; None if its modules do not compute the case."""
+    """Return PyTorch's results, forward and backward, on the CPU; None if it does not compute the case."""
     case = instance.case
     empty = instance.lengths is not None and not instance.lengths.all()
     if masks or empty or not case.equal_layers or any(name in case.uses for name in LACKS):
@@ -77,7 +78,6 @@ def torch_results(instance, masks=None):
 
 
 def torch_to_numpy(value):
-    """Return a tensor, or a list of tensors, as NumPy arrays."""
     if isinstance(value, list):
         return [torch_to_numpy(part) for part in value]
     value = value.detach().cpu()
@@ -87,16 +87,16 @@ def torch_to_numpy(value):
 
 
 def numpy_to_torch(array, device="cpu"):
-    """Return an array as a tensor; PyTorch does not know NumPy's bfloat16, but its bits."""
+    """Return an array as a tensor, bfloat16 by its bits."""
     if array.dtype.name == "bfloat16":
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16).to(device)
     return torch.from_numpy(array).to(device)
 
 
 def torch_contender(instance, train, device="cpu"):
-    """Return nn.LSTM, nn.GRU or nn.RNN as its users call it: forward without gradients, or forward and backward."""
+    """Return the contender of nn.LSTM, nn.GRU or nn.RNN: inference, or forward and backward."""
     case, module = instance.case, torch_module(instance, range(instance.case.L), device).train(train)
-    module.flatten_parameters()  # packed once: parameters are views of one buffer, as cuDNN has them
+    module.flatten_parameters()  # cuDNN copies other parameters in every call
     parameters = {name: p for name, p in module.named_parameters() if name in instance.parameters}
     x = numpy_to_torch(instance.x, device).requires_grad_(train)
     states = [numpy_to_torch(part, device).requires_grad_(train) for part in initial_states(instance)]
@@ -135,7 +135,7 @@ def torch_contender(instance, train, device="cpu"):
 
 
 def initial_states(instance):
-    """Return h, and c of an LSTM: (L * D, B, H), zeros if there are none."""
+    """Return h, and c of an LSTM, each (L*D, B, H), zeros if the instance has none."""
     case, sizes = instance.case, [(instance.h0, instance.case.outputs)]
     sizes += [(instance.c0, case.hidden)] if case.cell == "lstm" else []
     dtype = precision.numpy_dtype(case.dtype)
@@ -144,7 +144,7 @@ def initial_states(instance):
 
 
 def torch_call(forward, leaves, backward=None):
-    """Return a contender's call: forward() -> (y, states), without gradients; or also backward(y, states)."""
+    """Return a contender's call: forward() -> (y, states) without gradients; or that and backward(y, states)."""
 
     def forward_and_backward():
         for leaf in leaves:
@@ -157,5 +157,4 @@ def torch_call(forward, leaves, backward=None):
 
 
 def torch_synchronize(device):
-    """Return a function that waits for PyTorch's work on a device."""
     return torch.cuda.synchronize if device.startswith("cuda") else lambda: None

@@ -1,7 +1,6 @@
-"""`numbarnn trace`: watch a pass of the persistent schedule: what every block does and waits for.
+"""`numbarnn trace`: show what every block of a persistent kernel computes and waits for, in the simulator.
 
-It runs in the simulator, all blocks of its kernel at once. The page is `page.html` with `player.css` and `player.js`,
-and the record (see `recorder`) as JSON.
+The page is `page.html` with `player.css`, `player.js` and the record (see `recorder`) as JSON.
 """
 
 import json
@@ -30,7 +29,7 @@ def add_arguments(parser):
 
 
 def run(args):
-    """Make the record, print a summary, write record and page; return 1 if the recorded run failed."""
+    """Print a summary, and write the record and page; return 1 if the recorded run failed."""
     if not args.html and not args.json:
         raise console.WrongArguments("say where the page is to go: numbarnn trace --html FILE")
     record = make(args)
@@ -48,7 +47,7 @@ def run(args):
 
 
 def make(args):
-    """Return the record for the arguments; console.CannotRun if the schedule or the simulator cannot run it."""
+    """Return the record for the arguments. Raise console.CannotRun if the simulator cannot run it."""
     if problem := engines.why_not("sim"):
         raise console.CannotRun(problem)
     from numbarnn.bench.trace.recorder import record
@@ -66,7 +65,7 @@ def make(args):
 
 
 def waiting(record):
-    """Return for each block of a record its share of the whole time in which it waits."""
+    """Return for each block of a record the share of the time that it waits."""
     events, waits = record["events"], [0] * len(record["blocks"])
     total = max(event["end"] for event in events) - min(event["start"] for event in events) or 1
     for event in events:
@@ -75,7 +74,6 @@ def waiting(record):
 
 
 def html(record):
-    """Return the page of a record."""
     failed = f'<p class="error" role="alert">The run failed: {escape(record["error"] or "")}</p>'
     page, style, script = (
         Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("page.html", "player.css", "player.js")

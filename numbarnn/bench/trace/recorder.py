@@ -1,14 +1,14 @@
 """Record what the blocks of a persistent kernel do in the simulator, by watching the numbers that they exchange.
 
-Such blocks communicate only by numbers that they exchange (`numbarnn.kernels.persistent.exchange`). A block loads
-("looks at") a number to wait for it, and stores one to publish it. The simulator reports each such load and store
-(`simulator.Watcher`). A number's place in its array gives its layer, step and block. So each block and step has
+Blocks communicate only through arrays (`numbarnn.kernels.persistent.exchange`): a block loads a number until another
+block has stored it. The simulator reports each load ("look") and store (`simulator.Watcher`). A number's index gives
+its layer, step and block. So each block and step has three intervals, which barriers separate:
 
-    first look ... last look          the block waits if a number is missing; else it goes on at once
-    last look ... first store         it multiplies (and exchanges what the cell's equations need within a step, if any)
-    first store ... last store        it runs the cell's equations and publishes
+    first look ... last look          the block waits for missing numbers
+    last look ... first store         it multiplies, and exchanges numbers within the step if the cell needs that
+    first store ... last store        it runs the cell's equations and publishes their results
 
-These intervals do not overlap: barriers separate them. A record is a dict, as `numbarnn trace --json` writes it:
+A record is a dict, as `numbarnn trace --json` writes it:
 
     title, backward, layers, directions, steps    what was run
     blocks    [{"name": "block 0"}, ...], known by their place in this list
@@ -16,8 +16,8 @@ These intervals do not overlap: barriers separate them. A record is a dict, as `
                 "waits_for": [{"block": 1, "layer": 0, "direction": 0, "step": 2}], "reads": []}, ...]
     seed      of the order in which threads take turns; error: how the run failed, or None
 
-Times count the turns of threads. Steps count as they run: step 0 of a backward pass is the last in time. `waits_for`
-lists the missing steps, with the last to arrive at the end. `reads` lists the steps that a product multiplies.
+Times are in turns of threads. Step 0 is the first to run, in a backward pass the last in time. `waits_for` lists the
+missing steps; the one that arrives last stands last. `reads` lists the steps whose numbers a product multiplies.
 """
 
 import inspect
@@ -37,7 +37,7 @@ KERNELS = ("persistent_forward_kernel", "persistent_backward_kernel")
 
 
 class Step(NamedTuple):
-    """A step of a layer and direction, and the block that computes (a part of) it."""
+    """A step of a layer and direction, or the part of it that one block computes."""
 
     layer: int
     direction: int
@@ -47,12 +47,11 @@ class Step(NamedTuple):
 
 @dataclass
 class Phase:
-    """A block's work on a step (of as many sequences as it multiplies at once).
+    """A block's work on a step, for the sequences that it multiplies at once.
 
-    begin: the turn of the first look or store. looked: of the last look; None: the block looks at nothing. missed: the
-    Steps of which a number was missing; the one that was missed last stands last. reads: (layer, direction, step) of
-    the
-    numbers that the block looked at. stored: turns of the first and the last store so far.
+    begin, looked: turns of the first look or store, and of the last look, or None. missed: the `Step`s of missing
+    numbers, in the order of their last look. reads: (layer, direction, step) of the numbers that the block looked at.
+    stored: turns of the first and the last store so far.
     """
 
     step: int
@@ -64,11 +63,10 @@ class Phase:
 
 
 class Exchanged(NamedTuple):
-    """An array that blocks exchange: slots of rows, one for each sequence.
+    """An array that blocks exchange: a slot per step, with a row per sequence.
 
-    direction: None: both stand side by side in a row. hidden: H of the layer, for projections' h P. width: elements of
-    a
-    row. before: slots before time 0.
+    direction: None: a row holds both directions side by side. hidden: units per direction. width: elements per row.
+    before: slots before time 0.
     """
 
     layer: int
@@ -79,7 +77,7 @@ class Exchanged(NamedTuple):
 
 
 class Recorder(simulator.Watcher):
-    """Records the `blocks` and `events` of a pass's persistent launches (`persistent.launch.Launch`), in order."""
+    """Record `blocks` and `events` of a pass; launches: its `persistent.launch.Launch`es, in order."""
 
     def __init__(self, launches):
         self.blocks, self.events, self._launches = [], [], iter(launches)
@@ -105,7 +103,6 @@ class Recorder(simulator.Watcher):
         self._arrays = {id(array): place for array, place in self._exchanged(named_arguments)}
 
     def _name(self, number, row, layer, direction):
-        """Return the name of a lane."""
         arrow = ("", f" {'→←'[direction]}")[self._directions > 1]
         units = f"units {row[BLOCK.unit]}–{row[BLOCK.unit] + row[BLOCK.units] - 1}" if row[BLOCK.units] else "no units"
         part = f", sequences {row[BLOCK.sequence]}–{row[BLOCK.end] - 1}" if self._planned.slices > 1 else ""
@@ -113,8 +110,9 @@ class Recorder(simulator.Watcher):
 
     def _exchanged(self, named_arguments):
         """Yield (array, Exchanged) of each array that blocks exchange from step to step.
-        Forward: h and h after dropout, all directions of a layer in one array. Backward: the gradients of
-        pre-activations, an array for each layer and direction."""
+
+        These are h and h after dropout, one array per layer; in backward the gradients of pre-activations, one array
+        per layer and direction."""
         if self._planned.backward:
             for arrays in (named_arguments["dah"], named_arguments["dax"]):
                 for (layer, direction), array in zip(self._planned.places, arrays, strict=False):
@@ -159,14 +157,14 @@ class Recorder(simulator.Watcher):
             phase.stored = phase.stored[0] if phase.stored else turn, turn
 
     def _phase(self, block, step, begins):
-        """Return the block's phase at a step: its last one, or a new one for another step or if it `begins`."""
+        """Return the block's current phase, or start one if the step is new or `begins(phase)` is true."""
         phases = self._phases[block]
         if not phases or phases[-1].step != step or begins(phases[-1]):
             phases.append(Phase(step, self._launch.turns))
         return phases[-1]
 
     def _source(self, place, index):
-        """Return (Step, time) of the number at an index of an exchanged array."""
+        """Return the `Step` and time of the number at an index of an exchanged array."""
         slot, rest = divmod(int(index), self._batch * place.width)
         b, column = divmod(rest, place.width)
         direction = column // place.hidden if place.direction is None else place.direction
@@ -175,7 +173,6 @@ class Recorder(simulator.Watcher):
         return Step(place.layer, direction, self._step_of(t, direction), self._first_block + block), t
 
     def _step_of(self, t, direction):
-        """Return the step of a time; -1 for the initial state."""
         return step_time(t, self._steps, direction, self._planned.backward)[0]
 
     # -- afterwards
@@ -212,14 +209,12 @@ class Recorder(simulator.Watcher):
 
 
 def _unwritten(array, index):
-    """Return whether nobody has stored array[index] yet."""
     bits = array.view(f"u{array.itemsize}")
     return bits[index] == np.iinfo(bits.dtype).max
 
 
 def record(title, cell, shape, backward, directions=1):
-    """Record a pass of the persistent schedule in this process, which must be the simulator.
-    shape: a `numbarnn.bench.shapes.Shape`."""
+    """Return the record of a pass of the persistent schedule. shape: a `numbarnn.bench.shapes.Shape`."""
     options = {"device": "sim", "schedule": "persistent", "seed": 0, "bidirectional": directions == 2}
     network = numbarnn.RNN(cell, shape.I, shape.H, shape.L, **options)
     x = np.random.default_rng(0).standard_normal((shape.T, shape.B, shape.I)).astype(np.float32)
@@ -231,7 +226,7 @@ def record(title, cell, shape, backward, directions=1):
     with simulator.schedule(), simulator.watched(recorder):
         try:
             call()
-        except RuntimeError as raised:  # what was recorded up to there is worth seeing
+        except RuntimeError as raised:  # the record ends here
             error = str(raised)
     if not recorder.events:
         raise RuntimeError(f"nothing to record: of {', '.join(KERNELS)} none was launched ({error})")

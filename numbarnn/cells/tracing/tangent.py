@@ -49,8 +49,8 @@ class Opened(NamedTuple):
     num_states: int
 
 
-def equations_of(known, clip=None, propagate_nan=True):
-    """Return the `TracedCell` with the equations of a `Cell`; with the limits `clip` of c it is the LSTM.
+def equations_of(known):
+    """Return the `TracedCell` with the equations of a `Cell`.
 
     Raises:
         NotImplementedError: the cell is written as functions, so that its equations are unknown.
@@ -59,8 +59,8 @@ def equations_of(known, clip=None, propagate_nan=True):
         return known
     from numbarnn.cells import library  # traces its cells
 
-    if clip:
-        return library.lstm_with_limits(*clip, propagate_nan)
+    if known.limits:
+        return library.lstm_with_limits(*known.limits)
     if CELLS.get(known.name) is known:
         return getattr(library, known.name)
     raise NotImplementedError(

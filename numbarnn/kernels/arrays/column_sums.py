@@ -1,4 +1,4 @@
-"""Sums over rows: the gradients of biases. Deterministic: the order of the sum depends on the sizes alone."""
+"""Sum over rows, for the gradients of biases. The order of the sum depends on the sizes alone."""
 
 import numpy as np
 

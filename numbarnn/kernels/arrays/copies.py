@@ -1,6 +1,7 @@
-"""Copy between layouts and dtypes, repeat x for each gate (CUDNN_SKIP_INPUT: x replaces W x), place diagonal blocks.
+"""Copy between layouts and dtypes, repeat x for each gate (CUDNN_SKIP_INPUT: x replaces W x), and place diagonal
+blocks.
 
-Every kernel is 2-D: grid-stride over columns (x) and rows (y), so that any grid is correct.
+Every kernel is 2-D and grid-stride over columns (x) and rows (y), so that any grid is correct.
 """
 
 import numpy as np
@@ -15,7 +16,7 @@ from numbarnn.kernels.grid import launch_config
 
 @per_backend
 def make_copy(out_dtype=None, x_dtype=None):
-    """Make the kernel that converts between a 16-bit dtype and float32, or copies within any one dtype."""
+    """Make the kernel that copies within a dtype, or converts between a 16-bit dtype and float32."""
     same = out_dtype == x_dtype
     widen = units.unchanged(backend()) if same else storage.widen(x_dtype)
     narrow = units.unchanged(backend()) if same else storage.narrow(out_dtype)
@@ -37,7 +38,7 @@ def make_copy(out_dtype=None, x_dtype=None):
 
 
 def copy(out, x):
-    """Copy out = x: one shape of up to 3 axes, any strides, one dtype or a pair that `make_copy` converts."""
+    """Copy out = x, arrays of one shape of up to 3 axes with any strides. dtypes: equal, or a pair of `make_copy`."""
     if not x.size:
         return
     dtypes = () if out.dtype == x.dtype else (out.dtype.name, x.dtype.name)

@@ -1,4 +1,4 @@
-"""Dropout between layers. The mask is a function of a few words and the position: backward computes it again."""
+"""Dropout between layers. Backward computes the mask again from a few words and the position."""
 
 import numpy as np
 

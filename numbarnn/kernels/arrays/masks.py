@@ -1,4 +1,4 @@
-"""Step masks for sequence lengths and resets, and rows selected by them."""
+"""Fill step masks for sequence lengths and resets, and select rows by them."""
 
 import numpy as np
 

@@ -1,17 +1,17 @@
 """Add up numbers over the units of a sequence, across the blocks of a persistent kernel, within a step.
 
 Each block of a layer adds up the terms of its own units and publishes the sum, one number for each sum and sequence.
-Each block then reads all blocks' sums of its layer and adds them in the same order, so all totals agree to the bit.
-A place per step, as h has, would take too much memory. Sums have two places, for even and odd steps, and each number
-shares a 64-bit word with the number of its step; a reader that finds another step's number looks again. All words are
-UNWRITTEN, which is no step's number, before the launch.
+Each block then reads all blocks' sums of its layer and adds them in the same order, so that all totals are
+identical. A slot per step, as for h, would take too much memory. So sums have two slots, for even and odd steps, and
+each number shares a 64-bit word with the number of its step. A reader that finds another step's number looks again.
+Before the launch all words are UNWRITTEN, which is no step's number.
 
-No memory order is needed: a word is written and read at once, by relaxed 64-bit accesses, so step number and number
-arrive together. No number is lost while somebody waits for it. A block overwrites its word of step s at step s + 2,
-after it has read all blocks' words of step s + 1. The block that published such a word
-had read all words of step s before: its word of step s + 1 depends on them, by the block's barriers and by a branch.
-No execution that PTX allows lets a load return what a store wrote that depends on that load. If one did, the reader
-would see step s + 2, keep waiting and end with an error, never with a wrong sum.
+No memory fence is needed, since a relaxed 64-bit access transfers step and number together. No number is overwritten
+while a block waits for it: a block overwrites its word of step s at step s + 2, after it has read all blocks' words
+of step s + 1. The block that published such a word had read all words of step s before, and its word of step s + 1
+depends on them by the block's barriers and by a branch. PTX allows no execution in which a load returns the result
+of a store that depends on that load. If one did, the reader would see step s + 2, wait until its timeout and report
+an error; it would never use a wrong sum.
 """
 
 from typing import NamedTuple
@@ -34,13 +34,11 @@ _STEP_BITS, _NUMBER = np.int64(32), np.int64(0xFFFFFFFF)  # the step lies above 
 class Words(NamedTuple):
     """The words of a layer and direction in one turn of a step.
 
-    Attributes:
+    Attributes (int32, except for array):
         array: (2, Q, B, blocks) int64, flat. step: number of the step in the pass, in either direction.
-        blocks: number of the layer's blocks that have the same sequences; each has its own units.
+        blocks: number of the layer's blocks with the same sequences, each with its own units.
         number: this block's number among them.
-        b0, end, batch: first sequence of the turn; end of the block's sequences; B.
-
-    All numbers are int32.
+        b0, end, batch: first sequence of the turn, end of the block's sequences, B.
     """
 
     array: Array
@@ -53,8 +51,7 @@ class Words(NamedTuple):
 
 
 class Part(NamedTuple):
-    """The sums of a stage: the cell's number of the first one, how many, whether they take the largest term.
-    int32, and a bool."""
+    """The sums of a stage: number of the first sum (int32), how many (int32), whether it takes the largest term."""
 
     first: Number
     count: Number
@@ -63,7 +60,7 @@ class Part(NamedTuple):
 
 @device_function
 def make_publish_sum():
-    """Make publish(array, index, value, step), which stores a float32 with its step's number in one word."""
+    """Make publish(array, index, value, step), which stores a float32 and its step's number in one word."""
     store, as_word = ptx.store, ptx.as_word
 
     def publish(array, index, value, step):
@@ -75,7 +72,7 @@ def make_publish_sum():
 @device_function
 def make_wait_for_word():
     """Make wait(thread, role, turn, found, n, index, step), which waits until the n-th loaded word is of that step.
-    The word stands at `index` of `Role.words`. Until all of it has come, `wait` loads it again, or times out."""
+    It loads the word, at `index` of `Role.words`, again until it has arrived or the wait times out."""
     load, sleep, time_out = ptx.load, ptx.sleep, make_time_out()
     sleep_ns, in_simulator = np.uint32(SLEEP_NS), backend() == "python"
 
@@ -98,15 +95,16 @@ def make_wait_for_word():
 def make_across(tile, of_all):
     """Make across(thread, role, turn, at, part, words), which publishes the block's part of a stage's sums.
 
-    It then waits for all blocks' parts. All threads of the block call it together, between two barriers.
+    It then waits for all blocks' parts and adds them. All threads of the block call it together, between two
+    barriers.
 
     Args:
         of_all: Q.
 
     Args of across:
-        at: (terms, totals), places in shared memory. The term of the stage's sum k, sequence b and unit u stands in
-            place (k * tile.sequences + b) * tile.units + u from `terms` on; the total of the cell's sum q goes to place
-            q * tile.sequences + b from `totals` on.
+        at: (terms, totals), places in shared memory. The term of the stage's sum k, sequence b and unit u is at
+            terms + (k * tile.sequences + b) * tile.units + u. The total of the cell's sum q goes to
+            totals + q * tile.sequences + b.
         part: `Part`. words: `Words`.
     """
     publish, load, wait, as_float32 = make_publish_sum(), ptx.load, make_wait_for_word(), ptx.as_float32
@@ -148,8 +146,8 @@ def make_across(tile, of_all):
 
 @device_function
 def _make_row(sequences, of_all):
-    """Make row(part, words, item): the index at which the words of a sum and sequence begin.
-    Sequences beyond the last one take the last one's words."""
+    """Make row(part, words, item) -> the index at which the words of a sum and sequence begin.
+    For sequences beyond the last it is the last one's index."""
     short = np.int32
 
     def row(part, words, item):
@@ -162,6 +160,6 @@ def _make_row(sequences, of_all):
 
 @device_function
 def _make_add():
-    """Make add(part, a, b): the sum of two terms, or the larger of them."""
+    """Make add(part, a, b) -> the sum of two terms, or the larger of them."""
     add, larger = make_add(False), make_add(True)
     return lambda part, a, b: larger(a, b) if part.largest else add(a, b)

@@ -1,7 +1,7 @@
-"""The backward kernel: `forward`'s walk in reverse, with the transposed weights.
+"""The backward kernel: the steps of `forward` in reverse, with the transposed weights.
 
-A block owns the same units; it waits for, multiplies and publishes gradients of pre-activations. The gradient of its
-units' state stays in shared memory from step to step.
+A block owns the same units as forward. It waits for, multiplies and publishes gradients of pre-activations, and
+keeps the gradient of its units' state in shared memory from step to step.
 """
 
 import numpy as np
@@ -25,7 +25,7 @@ def _make_fetch_step(tile, K, N, Q):
     """Make fetch_step(thread, role, rows, outputs, direction, t, b0), which loads what the cell needs besides products.
 
     Args of fetch_step:
-        rows: `Rows` of what the cell saved, of h and of c. outputs: the block's outputs, `Owned`, whose dy is read.
+        rows: `Rows` of saved values, of h and of c. outputs: `Owned`, the block's outputs, whose dy is read.
     """
     fetch_saved, fetch_h, fetch_c = (block.make_fetch(tile, count) for count in (K, 1, N))
     fetch_sums, has_sums = block.make_fetch_sums(tile, Q), Q > 0
@@ -48,8 +48,7 @@ def _make_fetch_step(tile, K, N, Q):
 
 @per_backend
 def make_backward(cell, tile, inputs, drops, masked=False, exact=False):
-    """Make the backward kernel.
-    Arguments as for `forward.make_forward`; `exact` concerns the gradients of all states."""
+    """Make the backward kernel. Arguments: as for `forward.make_forward`; `exact` is for all states' gradients."""
     dtype, math_dtype, number = tile.dtype, compute_dtype(tile.dtype), np.dtype(compute_dtype(tile.dtype)).type
     U, P, WARPS, THREADS, SEQUENCES = tile.units, tile.pairs, tile.warps, tile.threads, tile.sequences
     G, A, N, K, V = cell.num_gates, cell.num_ah, cell.num_private, cell.num_saved, cell.num_per_unit

@@ -1,4 +1,4 @@
-"""A block's work besides products, forward and backward: loading its pairs' numbers, and dropout."""
+"""A block's work besides products, forward and backward: load its pairs' numbers, apply dropout."""
 
 from types import SimpleNamespace
 
@@ -18,16 +18,16 @@ PREFETCH_STEPS = 2  # how many steps ahead rows are prefetched
 
 
 def stored_number(dtype):
-    """Return the type of numbers as they are stored: uint16 for float16 and bfloat16."""
+    """Return the type of stored numbers, which is uint16 for float16 and bfloat16."""
     return np.uint16 if is_half(dtype) else np.dtype(compute_dtype(dtype)).type
 
 
 def make_states(cell, dtype):
-    """Make device functions for the states of a unit in memory: h, then the other states, as numbers.
+    """Make device functions for the states of a unit in memory: h, then the other states, in the dtype of sums.
 
     Returns:
-        A namespace of load, store: all states; load_private, store_private: all but h (see `units`); whole(h, private):
-        joins both; zero(), no_private().
+        A namespace of load and store (all states), load_private and store_private (all but h, see `units`), whole(h,
+        private), which joins both, zero() and no_private().
     """
     N, number = cell.num_private, compute_dtype(dtype)
     return SimpleNamespace(
@@ -43,7 +43,7 @@ def make_states(cell, dtype):
 
 @device_function
 def make_state_at(cell, tile):
-    """Make state_at(owned, b0, number): the place of a pair's states in shared memory, for sequences from b0 on."""
+    """Make state_at(owned, b0, number) -> where a pair's states are in shared memory, for sequences from b0 on."""
     STATES, U, size = tile.states, tile.units, cell.num_states
     return lambda owned, b0, number: STATES + ((b0 - owned.begin) * U + number) * size
 
@@ -53,9 +53,8 @@ def make_state_at(cell, tile):
 def make_share_biases(tile, G, A):
     """Make share_biases(shared, weights, bias_w, bias_r, owned), which copies the units' biases to shared memory.
 
-    They are the biases of G gates of W x, then of A gates of R h.
-
-    bias_w, bias_r: where the layer's biases begin in weights; negative: there are none, and zeros take their place.
+    The biases are those of G gates of W x, then of A gates of R h. bias_w, bias_r: where the layer's biases begin in
+    weights; if negative, biases are zero.
     """
     U, THREADS, BIASES, widen = tile.units, tile.threads, tile.biases, storage.widen(tile.dtype)
     zero = np.dtype(compute_dtype(tile.dtype)).type(0)
@@ -73,8 +72,8 @@ def make_share_biases(tile, G, A):
 
 @device_function
 def make_own_biases(tile):
-    """Make own_biases(into, shared, owned), which copies the biases of the thread's pairs to a local array.
-    The array holds all biases of the first pair, then of the next."""
+    """Make own_biases(into, shared, owned), which copies the biases of the thread's pairs to a local array, pair by
+    pair."""
     U, P, THREADS, BIASES, count = tile.units, tile.pairs, tile.threads, tile.biases, tile.unit_biases
     load, store = units.loader(count, backend()), units.storer(count, backend())
 
@@ -89,17 +88,16 @@ def make_own_biases(tile):
 
 @device_function
 def make_load_biases(tile, count):
-    """Make load(shared, at): the biases of a unit's `count` gates, from `at` on.
-    With `Tile.keeps_biases` `shared` is the local array that `make_own_biases` fills."""
+    """Make load(shared, at) -> the biases of a unit's `count` gates, from `at` on.
+    With `Tile.keeps_biases`, `shared` is the local array that `make_own_biases` has filled."""
     load, between = units.loader(count, backend()), 1 if tile.keeps_biases else tile.units
     return lambda shared, at: load(shared, at, between)
 
 
 @device_function
 def make_own_parameters(cell, tile):
-    """Make own_parameters(thread, weights, start, owned), which loads the cell's per-unit parameters once.
-    They begin at `start` of weights, and stay in registers, or with `Tile.unit_parameters` in shared memory, where
-    `make_load_parameters` finds them."""
+    """Make own_parameters(thread, weights, start, owned), which loads the per-unit parameters of the block's units
+    once. They begin at `start` of weights. They stay in registers, or with `Tile.unit_parameters` in shared memory."""
     dtype, U, P, THREADS, V = tile.dtype, tile.units, tile.pairs, tile.threads, cell.num_per_unit
     load, store = units.loader(V, backend(), storage.widen(dtype)), units.storer(V, backend())
     PARAMETERS = tile.parameters
@@ -119,7 +117,7 @@ def make_own_parameters(cell, tile):
 
 @device_function
 def make_load_parameters(cell, tile):
-    """Make load(thread, unit, i): the per-unit parameters of the thread's i-th pair, of a unit of the block."""
+    """Make load(thread, unit, i) -> the per-unit parameters of the thread's i-th pair, whose unit is `unit`."""
     V, U, PARAMETERS, load = cell.num_per_unit, tile.units, tile.parameters, units.loader(cell.num_per_unit, backend())
     if tile.unit_parameters:
         return lambda thread, unit, i: load(thread.shared, PARAMETERS + unit, U)
@@ -129,8 +127,8 @@ def make_load_parameters(cell, tile):
 # ---- what a turn needs of its pairs, loaded in the turn before
 @device_function
 def make_fetch(tile, count):
-    """Make fetch(into, rows, owned, t, b0), which loads `count` stored numbers of each of the thread's pairs.
-    They come from the `Rows` of time or slot t. It computes nothing from them, so nothing waits for the loads."""
+    """Make fetch(into, rows, owned, t, b0), which loads `count` stored numbers of each of the thread's pairs. They are
+    in the `Rows` of time or slot t. It computes nothing from them, so that the thread does not wait for the loads."""
     load, store, pair_of, P = (
         units.loader(count, backend()),
         units.storer(count, backend()),
@@ -151,7 +149,7 @@ def make_fetch(tile, count):
 @device_function
 def make_fetch_sums(tile, count):
     """Make fetch_sums(into, sums, owned, t, b0), which loads `count` sums over units for each of the thread's pairs.
-    sums (T, B, count) is flat; all units of a sequence have the same sums."""
+    sums is (T, B, count), flat: all units of a sequence share its sums."""
     load, store, pair_of, P = (
         units.loader(count, backend()),
         units.storer(count, backend()),
@@ -170,8 +168,8 @@ def make_fetch_sums(tile, count):
 
 @device_function
 def make_prefetch(tile, count):
-    """Make prefetch(rows, owned, t, b0, steps), which brings `make_fetch`'s numbers to the L2 cache.
-    It does nothing unless time t exists."""
+    """Make prefetch(rows, owned, t, b0, steps), which brings the numbers of `make_fetch` to the L2 cache if time t
+    exists."""
     if count == 0:
         return lambda rows, owned, t, b0, steps: None
     ask, pair_of, P = ptx.prefetch, make_pair(tile), tile.pairs
@@ -191,7 +189,7 @@ def make_prefetch(tile, count):
 @device_function
 def make_look_up(tile):
     """Make look_up(into, step_mask, slot, b0, end), which loads the step mask of the thread's pairs.
-    step_mask (slots, B) is flat; a slot begins at `slot`."""
+    step_mask is (slots, B), flat, and its slot begins at `slot`."""
     U, P, THREADS, SEQUENCES = tile.units, tile.pairs, tile.threads, tile.sequences
 
     def look_up(into, step_mask, slot, b0, end):
@@ -207,8 +205,8 @@ def make_look_up(tile):
 # ---- dropout
 @device_function
 def make_dropout_factor(dtype):
-    """Make factor(position, options, mask): 0 or the scale, equal to `numbarnn.kernels.arrays.dropout`'s.
-    options: `columns.Options`, with masks and scale. mask: the row."""
+    """Make factor(position, options, mask) -> 0 or the scale, as in `numbarnn.kernels.arrays.dropout`.
+    options: `columns.Options` with masks and scale. mask: the row of masks."""
     random_words = specialise(philox, compute_dtype(dtype), backend())
     zero, low_bits, high_bits = np.dtype(compute_dtype(dtype)).type(0), np.uint64(0xFFFFFFFF), np.uint64(32)
 

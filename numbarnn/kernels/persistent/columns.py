@@ -16,8 +16,8 @@ STAGE_BITS = 8  # of `Block.stage_warps` for each product stage
 class Options(NamedTuple):
     """A launch's options; an unused one is None.
 
-    A new option needs one line here, one in `numbarnn.schedules.persistent.tables.make_options`, and one where kernels
-    read it.
+    A new option needs a line here, one in `numbarnn.schedules.persistent.tables.make_options`, and one in the
+    kernels.
 
     Attributes:
         step_mask: (D * (T + 2) * B,) uint8, of all directions (`numbarnn.common.order`).
@@ -37,23 +37,23 @@ class Block(NamedTuple):
     """A row of `blocks` (blocks, columns) int64: what a block owns.
 
     Attributes:
-        layer: among the layers of this launch.
-        direction: 0 or 1. unit, units: the block's first unit of the layer, and how many it owns.
-        hidden: H of the layer. width: of its h: P with a projection, else H.
-        outputs: how many of h's numbers it owns, from its first unit's on: as many as units without a projection.
+        layer: number of the layer in this launch. direction: 0 or 1.
+        unit, units: the block's first unit of the layer, and how many units it owns.
+        hidden: H of the layer. width: of its h, P with a projection, else H.
+        outputs: how many numbers of h the block owns, from its first unit on; without a projection as many as units.
         sequence, end: the block's sequences [sequence, end) of the batch.
-        recurrent_warps: the first warps multiply the previous state, the next ones the layer's input.
-        working_warps: both together; warps of product stages follow, then idle ones.
+        recurrent_warps: number of warps that multiply the previous state. The next warps multiply the layer's input.
+        working_warps: number of both. Warps of product stages follow, then idle warps.
         gates_width: elements of a row of `gates`.
-        reads_gates: forward: x Wᵀ stands in `gates`, as in the first layer without `Tile.given`; backward: dy stands in
-            `dy`.
-        timeout: `error_flag.timeout_of` the block.
-        bias_w, bias_r: where its layer's biases begin in `weights`; -1: there are none.
+        reads_gates: forward whether to read x Wᵀ in `gates`, as in the first layer without `Tile.given`; backward
+            whether to read dy in `dy`.
+        timeout: the block's `error_flag.timeout_of`.
+        bias_w, bias_r: where the layer's biases begin in `weights`, or -1 without biases.
         per_unit: where the cell's per-unit parameters begin in `weights`, if it has any.
-        mask: row of the masks for dropout between the layer and the next of this launch; -1: none.
+        mask: row of the masks for dropout between the layer and the next one of this launch, or -1.
         noise: row of `noise`, if there is any.
         stage_warps: ends of the warps of each product stage and then of a projection, `STAGE_BITS` bits each from the
-            lowest on; a stage's warps begin where those of the previous stage end.
+            lowest on. A stage's warps begin where the previous stage's end.
     """
 
     layer: int
@@ -79,15 +79,15 @@ class Block(NamedTuple):
 
 
 class Warp(NamedTuple):
-    """A row of `warps` (blocks, warps, columns) int64: what a warp multiplies. The defaults: nothing.
+    """A row of `warps` (blocks, warps, columns) int64: what a warp multiplies. By default it multiplies nothing.
 
     Attributes:
         kind: `RECURRENT`, `INPUT`, `GIVEN` or `STAGE` + p.
         operand: number of the exchanged array that it multiplies. shift: the step at time t reads slot t + shift.
         width: elements of a row of that array. column, columns: its first column, and how many.
-        weights: where the weight of its first row and column stands.
+        weights: where the weight of its first row and column is.
         units: how many of the block's units, or outputs, have rows in its matrix.
-        rows_per_unit: how many each of them has: `Tile.rows_per_unit` or fewer, the others are zero.
+        rows_per_unit: rows of each of them, at most `Tile.rows_per_unit`; further rows are zero.
         gate_stride, unit_stride, column_stride: elements from gate to gate, unit to unit, column to column.
     """
 

@@ -1,7 +1,7 @@
-"""The arguments of a step's functions, f(thread, role, turn): a thread's memory, its constant work, the step.
+"""The arguments of a step's device functions, f(thread, role, turn): a thread's memory, its constant work, the step.
 
-A block works on *pairs* of a unit that it owns and a sequence, `tile.units * tile.sequences` of them in a turn; a
-thread has up to `tile.pairs` of these. Arrays that a kernel lacks are ().
+A block works on *pairs* of a unit that it owns and a sequence, `tile.units * tile.sequences` of them in a turn. Each
+thread has up to `tile.pairs` of them. Arrays that a kernel lacks are ().
 """
 
 from typing import Any, NamedTuple
@@ -27,7 +27,7 @@ class Owned(NamedTuple):
     """A block's part of its layer and direction.
 
     Attributes:
-        unit, units: its first unit, and how many. hidden: H of the layer.
+        unit, units: its first unit, and how many units. hidden: H of the layer.
         begin, end: its sequences [begin, end) of the batch. batch: B.
     """
 
@@ -40,10 +40,10 @@ class Owned(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """An array with a row for each time or slot and each sequence.
+    """An array with a row for each time (or slot) and sequence.
 
     Attributes:
-        array: (times, B, width), flat. width: elements of a row. column: of the block's first unit.
+        array: (times, B, width), flat. width: elements of a row. column: the column of the block's first unit.
     """
 
     array: Array
@@ -55,9 +55,9 @@ class Outputs(NamedTuple):
     """A block's part of its layer's h, or of h's gradient, if h is a projection.
 
     Attributes:
-        owned: of outputs in place of units. rows: forward of h, backward of its gradient in each step.
-        before: forward: the state before the step at time t is in slot t + before.
-        dropped: forward: the layer's h after dropout, in rows like h's.
+        owned: the block's outputs, in place of units. rows: of h forward, of its gradient in each step backward.
+        before: forward, the state before the step at time t is in slot t + before.
+        dropped: forward, the layer's h after dropout, in rows like those of h.
     """
 
     owned: Owned
@@ -69,13 +69,13 @@ class Outputs(NamedTuple):
 class WithinStep(NamedTuple):
     """Arrays that blocks exchange within a step, and what is kept of them: a flat array for each layer and direction.
 
-    The tuples are empty if the cell lacks the feature.
+    A tuple is empty if the cell lacks the feature.
 
     Attributes:
-        words: of sums over units, `across.Words.array`.
+        words: of sums over units (`across.Words.array`).
         sums: (T, B, Q) in the dtype of sums, which forward writes in training and backward reads.
         v: (T, B, S*H), forward: the vectors that R multiplies in the S product stages.
-        projected: with projections only. Forward: m, the cells' outputs, (T+2, B, D*H), one array per layer. Backward:
+        projected: with projections only. Forward m, the cells' outputs, (T+2, B, D*H), one array per layer. Backward
             the gradient of h in each step, (T, B, P).
     """
 
@@ -86,24 +86,24 @@ class WithinStep(NamedTuple):
 
 
 class Thread(NamedTuple):
-    """A thread's arrays: its block's shared memory, and local ones.
+    """A thread's arrays: its block's shared memory, and local arrays.
 
     Attributes:
-        shared: shared memory, laid out as `Tile` says.
+        shared: shared memory in the layout of `Tile`.
         timed_out: shared (1,) int32, whether a warp of the block timed out.
         registers: (fragment_words,), the lane's weights.
-        loaded: (n8, chunks on the way, 4), what the thread's warp multiplies, see `exchange.make_look`.
-        code_of: the step mask of the thread's pairs; code_after: backward, the step mask of the next step.
+        loaded: (n8, chunks on the way, 4), the operand of the thread's warp (see `exchange.make_look`).
+        code_of: the step mask of the thread's pairs. code_after: backward, the step mask of the next step.
         per_unit: the pairs' per-unit parameters. now: forward, x Wᵀ of the pairs, as stored.
         gates: forward, cells with stages: pre-activations with biases of each pair, first ax, then ah.
         biases: forward, with `Tile.keeps_biases`: the biases of each pair in the same order.
-        saved, h_before, h_after, c_before, c_after: backward, what the cell saved of the pairs, and their states before
-            and after the step.
-        dy: backward, the gradient of the layer's output, if it stands in an array.
+        saved, h_before, h_after, c_before, c_after: backward, the pairs' saved values, and states before and after the
+            step.
+        dy: backward, the gradient of the layer's output, if it is in an array.
         sums: backward, the cell's sums over units.
-        came: backward, cells with stages, and projections: for each pair the gradient of the output, then the gradients
-            of h and of the cell states from later steps.
-        d_v: backward, product stages: for each pair the gradients of what they multiply.
+        came: backward, cells with stages or a projection: for each pair the gradient of the output, then the gradients
+            of all states from later steps.
+        d_v: backward, product stages: for each pair the gradients of the stages' vectors.
     """
 
     shared: Array
@@ -131,17 +131,18 @@ class Role(NamedTuple):
     """The work of a block and a warp in all steps.
 
     Attributes:
-        row: the block's row of `blocks`, `columns.Block`. owned: derived from it.
+        row: the block's row of `blocks` (`columns.Block`). owned: made from it.
         warp: the warp's row of `warps`; all but weights, shift, width and column are int32.
         weights: the flat buffer of all weights. operand: the exchanged array that the warp multiplies.
-        limit, error_flag: how often a warp looks for numbers, at most; once the flag is set nobody waits any more.
-        split, working: warps before `split` leave sums of the recurrent product, warps before `working` the other sums.
+        limit: the most polls of a wait. error_flag: once it is set, no block waits any more.
+        split, working: warps before `split` leave sums of the recurrent product, warps from `split` to `working` the
+            other sums.
         stage_warps: see `columns.Block`.
-        reads: forward, whether x Wᵀ stands in `Thread.now`; backward, whether dy stands in `Thread.dy`.
+        reads: forward whether x Wᵀ is in `Thread.now`, backward whether dy is in `Thread.dy`.
         options: the launch's options. noise: the row of random words, if the cell draws.
-        mask: row of the masks for dropout of the output; -1: none.
-        words, kept_sums: of sums over units, `across.Words.array`, and the sums kept for backward, (T, B, Q).
-        published: of product stages, where blocks publish what is multiplied: forward (T, B, S*H), backward dah.
+        mask: row of the masks for dropout of the output, or -1.
+        words, kept_sums: of sums over units: `across.Words.array`, and the sums kept for backward, (T, B, Q).
+        published: of product stages, where blocks publish the vector: forward (T, B, S*H), backward dah.
         outputs: of a projection. d_output: backward, the output's gradient.
     """
 
@@ -168,8 +169,8 @@ class Role(NamedTuple):
 
 @device_function
 def make_decode():
-    """Make decode(tables, batch) -> (row, owned, warp, split, working).
-    They are the block's row of `blocks` and what follows from it, and the warp's row of `warps`."""
+    """Make decode(tables, batch) -> (row, owned, warp, split, working) from the block's row of `blocks` and the warp's
+    row of `warps`."""
     short = np.int32  # products of int32 take one instruction
 
     def decode(tables, batch):
@@ -188,8 +189,8 @@ def make_decode():
 
 @device_function
 def make_pair(tile):
-    """Make pair_of(owned, b0, i) -> (number, unit, b, valid): the thread's i-th pair for sequences from b0 on.
-    The unit counts from the block's first."""
+    """Make pair_of(owned, b0, i) -> (number, unit, b, valid), the thread's i-th pair for sequences from b0 on.
+    The unit counts from the block's first unit."""
     U, THREADS, SEQUENCES = tile.units, tile.threads, tile.sequences
 
     def pair_of(owned, b0, i):

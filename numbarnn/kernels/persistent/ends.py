@@ -1,11 +1,10 @@
-"""How a persistent kernel begins and ends: states, or their gradients, from the call's arrays and to its results.
+"""Load a persistent kernel's initial states and store its final states, or their gradients.
 
-    begin(...)   # before the first step: a block publishes its units' initial h, for which others wait
-    end(...)     # after the last one: it writes its units' final states
-    leave(...)   # at last: the block that leaves last fills a failed call's results with NaN
+    begin(...)   # before the first step, a block publishes the initial h of its units, for which other blocks wait
+    end(...)     # after the last step, it writes the final states of its units
+    leave(...)   # the block that leaves last fills a failed call's results with NaN
 
-The kernel does this itself because each copy would be a node of the call's graph, and a node takes longer than the
-copy.
+The kernel copies states itself, since each copy outside would be a graph node, which takes longer than the copy.
 """
 
 from typing import NamedTuple
@@ -26,13 +25,13 @@ HAS_H, HAS_C = 1, 2  # bits of `States.given`
 
 
 class States(NamedTuple):
-    """The states that a launch begins with and leaves (backward: their gradients), as tuples of flat arrays.
+    """Initial and final states of a launch, or their gradients, as tuples of flat arrays.
 
     Each array belongs to all layers and directions, or to one layer. Arrays of c are empty if the cell has only h.
 
     Attributes:
-        first_h: (D, B, P) of a layer. first_c: (D, B, N*H). last_h, last_c: same shapes, written.
-        given: int32, which states it begins with, `HAS_H` and `HAS_C`; others are zero, and their arrays are not read.
+        first_h: (D, B, P) of a layer. first_c: (D, B, N*H). last_h, last_c: the same shapes, written by the launch.
+        given: int32, bits `HAS_H` and `HAS_C` of the initial states that exist. Others are zero and not read.
     """
 
     first_h: tuple = ()
@@ -43,12 +42,12 @@ class States(NamedTuple):
 
 
 class Leaving(NamedTuple):
-    """The work of the last block to leave a launch if the error flag is set.
+    """The work of the last block to leave a launch whose error flag is set.
 
     Attributes:
-        told, caller: host memory, which receives the code if `caller` is not negative, see `error_flag`.
-        count: (1,) int64, how many blocks have left; 0 between launches.
-        clears: int32: whether it then clears the flag, which is zero between calls.
+        told, caller: host memory, which receives the error code if `caller` is not negative (see `error_flag`).
+        count: (1,) int64, number of blocks that have left; 0 between launches.
+        clears: int32, whether to clear the flag, which is zero between calls.
     """
 
     told: Array = ()
@@ -59,8 +58,8 @@ class Leaving(NamedTuple):
 
 @device_function
 def _make_place():
-    """Make place_of(arrays, owned, place, b, size): an array's number in `States`, and where a sequence begins in it.
-    place: number of the layer and direction, and the number of directions. size: numbers of a sequence."""
+    """Make place_of(arrays, owned, place, b, size) -> (an array's index in a tuple of `States`, where sequence b begins
+    in it). place: (number of the layer and direction, number of directions). size: numbers per sequence."""
 
     def place_of(arrays, owned, place, b, size):
         number, directions = place
@@ -71,17 +70,17 @@ def _make_place():
 
 
 def _conversions(dtype, exact):
-    """Return (widen, narrow) for the caller's arrays: of the storage dtype, or `exact`, of the dtype of sums."""
+    """Return (widen, narrow) for states of the caller: between the storage dtype and sums, or none if `exact`."""
     same = units.unchanged(backend())
     return (same, same) if exact else (storage.widen(dtype), storage.narrow(dtype))
 
 
 @device_function
 def make_load_first(cell, dtype, exact_h, exact_c):
-    """Make load_first(states, owned, place, width, unit, b, has_h): (h, other states) of a unit of the block.
+    """Make load_first(states, owned, place, width, unit, b, has_h) -> (initial h, other initial states) of a unit.
 
     Args:
-        exact_h, exact_c: whether these states have the dtype of sums: segments of a call hand them on unrounded.
+        exact_h, exact_c: whether these states have the dtype of sums, as segments of a call pass them on unrounded.
 
     Args of load_first:
         place: see `_make_place`. width: of h. has_h: whether the block owns that number of h.
@@ -106,7 +105,7 @@ def make_load_first(cell, dtype, exact_h, exact_c):
 @device_function
 def make_store_last(cell, dtype, exact_h, exact_c):
     """Make store_last(states, owned, place, width, unit, b, has_h, (h, private)), which writes a unit's final states.
-    Arguments as of `make_load_first`."""
+    Arguments: as for `make_load_first`."""
     N, (_, narrow), place_of = cell.num_private, _conversions(dtype, exact_h), _make_place()
     store, has_c = units.storer(N, backend(), _conversions(dtype, exact_c)[1]), N > 0
 
@@ -124,9 +123,8 @@ def make_store_last(cell, dtype, exact_h, exact_c):
 
 @device_function
 def make_leave():
-    """Make leave(thread, leaving, error_flag) -> whether the call has failed and this block leaves last.
-    That block must then fill the launch's results with NaN (`make_poison`). All threads of the block call it together,
-    whether or not the call failed."""
+    """Make leave(thread, leaving, error_flag) -> whether the call has failed and this block leaves last. The last block
+    must then fill the launch's results with NaN (`make_poison`). All threads of the block call it together."""
     load, store, one, none = ptx.load, ptx.store, np.int64(1), np.int64(0)
 
     def leave(thread, leaving, error_flag):
@@ -171,13 +169,13 @@ def make_begin(cell, tile, save, exact):
     """Make begin(thread, states, owned, outputs, place, rows, slots), which publishes the initial h of the block's
     units.
 
-    It keeps their initial states in shared memory, and with `save` stores the other states for backward. All threads of
-    the block call it together; a barrier must follow.
+    It stores their initial states in shared memory, and with `save` the other states for backward. All threads of
+    the block call it together, and a barrier must follow.
 
     Args of begin:
         outputs: how many numbers of h the block owns.
-        rows: `context.Rows` of the layer's h, and of its other states, all slots.
-        slots: of the initial states in `rows`.
+        rows: `context.Rows` of the layer's h and of its other states, all slots.
+        slots: slots of the initial states in `rows`.
     """
     dtype, N, P, SEQUENCES, projects = tile.dtype, cell.num_private, tile.pairs, tile.sequences, tile.projects
     number, narrow, of_state = np.dtype(compute_dtype(dtype)).type, storage.narrow(dtype), make_states(cell, dtype)
@@ -208,10 +206,8 @@ def make_begin(cell, tile, save, exact):
 def make_end(cell, tile, exact):
     """Make end(thread, states, owned, outputs, place, h, slot), which writes the final states of the block's units.
 
-    All threads of the block call it together, after a barrier behind the last step.
-
-    Args of end:
-        slot: of the final h. The others: as of `make_begin`.
+    All threads of the block call it together, after a barrier behind the last step. slot: of the final h. Other
+    arguments: as for `make_begin`.
     """
     U, THREADS, of_state = tile.units, tile.threads, make_states(cell, tile.dtype)
     widen, state_at, load_private = storage.widen(tile.dtype), make_state_at(cell, tile), of_state.load_private

@@ -1,10 +1,11 @@
-"""Exchange numbers between the blocks of a persistent kernel: data are their own flags.
+"""Exchange numbers between the blocks of a persistent kernel, without flags.
 
-Exchanged numbers are written once, in buffers that were filled with `UNWRITTEN` bits before. A number has arrived as
-soon as it is anything else: one trip through the L2 cache per step, not three (store, flag, load). A NaN that happens
-to have these bits, which no arithmetic yields, is stored as the usual NaN. Every wait is bounded.
+Buffers of exchanged numbers are filled with `UNWRITTEN` bits before the launch, and each number is written once. A
+number has arrived as soon as its bits differ. So a step takes one trip through the L2 cache instead of three (store,
+flag, load). A NaN with these bits, which no arithmetic produces, is stored as the usual NaN. Every wait has a
+timeout.
 
-A warp's operand at a step is some columns of some rows of an exchanged array: `columns.Warp`.
+A warp's operand at a step is some columns of some rows of an exchanged array (`columns.Warp`).
 """
 
 import numpy as np
@@ -26,8 +27,8 @@ POLLS_BEFORE_SLEEP, SLEEP_NS = 256, 100
 # ---- 16 bytes of a row
 @device_function
 def make_newest(dtype, aligned):
-    """Make newest(words): `UNWRITTEN` if one of four words, or a half of one, is missing; else less.
-    It has no branches, so the loads before it do not wait for each other."""
+    """Make newest(words) -> `UNWRITTEN` if one of four words, or a half of one, is missing, else a smaller number.
+    It has no branches, so that several loads may be in flight before it."""
     largest = ptx.largest
     if is_half(dtype) and not aligned:
         low, high = np.uint32(0x0000FFFF), np.uint32(0xFFFF0000)
@@ -48,12 +49,8 @@ def make_newest(dtype, aligned):
 
 @device_function
 def make_load(dtype, aligned, whole):
-    """Make load(array, index, left, valid): 16 bytes as four words, zero from the `left`-th element on.
-
-    With `whole` nothing is zeroed.
-
-    valid: an index from which 16 bytes can always be loaded: an unconditional load needs no branch.
-    """
+    """Make load(array, index, left, valid) -> 16 bytes as four words, zero from the `left`-th element on unless
+    `whole`. valid: an index where 16 bytes can always be loaded, so that the load needs no branch."""
     if aligned:
         load_words = ptx.load_words
 
@@ -77,7 +74,7 @@ def make_load(dtype, aligned, whole):
 
 @device_function
 def _make_load_word(dtype):
-    """Make word(array, index, left): a float32 or two 16-bit numbers as a word, zero from the `left`-th element on."""
+    """Make word(array, index, left) -> one float32 or two 16-bit numbers, zero from the `left`-th element on."""
     load, pack, as_word, none = ptx.load, ptx.pack_halves, ptx.as_word, np.uint16(0)
     if is_half(dtype):
 
@@ -95,11 +92,8 @@ def _make_load_word(dtype):
 
 @device_function
 def make_load_missing(dtype, aligned, whole):
-    """Make load_missing(array, index, left, valid, words): load again if one of the words, or a half of one, is
-    missing.
-
-    Else it returns the words and loads nothing.
-    """
+    """Make load_missing(array, index, left, valid, words) -> words, loaded again if one of them, or a half of one, is
+    missing."""
     newest, load, load_words_if = make_newest(dtype, aligned), make_load(dtype, aligned, whole), ptx.load_words_if
     if aligned:
 
@@ -119,9 +113,9 @@ def make_load_missing(dtype, aligned, whole):
 # ---- publishing
 @device_function
 def make_publish(dtype, aligned):
-    """Make publish(array, index, stored, valid), which stores a number that others wait for, as `storage` stores it.
-    All lanes of a warp call it together; it stores if `valid`. If readers load words of two 16-bit numbers, two lanes
-    store them together."""
+    """Make publish(array, index, stored, valid), which stores a number that other blocks wait for, in the format of
+    `storage`. All lanes of a warp call it together, and it stores if `valid`. If readers load words of two 16-bit
+    numbers, two lanes store them together."""
     store, store_word, pack = ptx.store, ptx.store_word, ptx.pack_halves
     unwritten, usual_nan = np.uint16(0xFFFF), np.uint16(0x7FFF)
     if is_half(dtype) and aligned:
@@ -166,7 +160,7 @@ def make_publish_all(dtype, aligned, count):
 # ---- waiting for an operand
 @device_function
 def _make_words():
-    """Make words(loaded, n, place): the four words of a row and chunk, as a tuple."""
+    """Make words(loaded, n, place) -> the four words of a row and chunk as a tuple."""
 
     def words(loaded, n, place):
         return loaded[n, place, 0], loaded[n, place, 1], loaded[n, place, 2], loaded[n, place, 3]
@@ -176,9 +170,11 @@ def _make_words():
 
 @device_function
 def make_look(tile, group, again=False):
-    """Make look(thread, role, turn): load a group of chunks of the warp's operand, whether or not it is there yet.
+    """Make look(thread, role, turn), which loads a group of chunks of the warp's operand, whether or not they have
+    arrived.
 
-    Four words, 16 bytes, of each row and chunk go to `Thread.loaded`. Nothing is computed from them, so nothing waits.
+    Four words, 16 bytes, of each row and chunk go to `Thread.loaded`. It computes nothing from them, so that the
+    thread does not wait for the loads.
 
     Args:
         again: load only the pieces that were missing.
@@ -215,7 +211,7 @@ def make_look(tile, group, again=False):
 @device_function
 def make_time_out():
     """Make time_out(thread, role, turn, within), which sets the error flag and the block's `timed_out`.
-    within: the warp waited for what blocks exchange within the step."""
+    within: whether the warp waited for numbers that blocks exchange within the step."""
     report = make_report()
 
     def time_out(thread, role, turn, within):
@@ -229,8 +225,8 @@ def make_time_out():
 
 @device_function
 def make_wait(tile, group):
-    """Make wait(thread, role, turn): wait for a group of chunks that was loaded, or time out.
-    Until it has come it loads again what is missing, of this group and of groups loaded ahead of time."""
+    """Make wait(thread, role, turn), which waits until a loaded group of chunks has arrived, or times out.
+    While it waits, it loads missing pieces again, also those of groups that were loaded ahead."""
     newest, largest, words = make_newest(tile.dtype, tile.aligned), ptx.largest, _make_words()
     sleep, sleep_ns, error_of, time_out = ptx.sleep, np.uint32(SLEEP_NS), ptx.load, make_time_out()
     n8, gathered, place, given = tile.n8, tile.gathered, tile.place_of(group), tile.given
@@ -260,10 +256,11 @@ def make_wait(tile, group):
 
 @device_function
 def make_gather(tile, uses):
-    """Make gather(thread, role, turn, sums): gather the warp's operand group by group, and use each as soon as it came.
+    """Make gather(thread, role, turn, sums), which gathers the warp's operand and uses each group as soon as it has
+    arrived.
 
-    A group that timed out is used too: nobody reads the result. With `Tile.groups_ahead` the next group is loaded
-    before the wait for this one, so its trip from the L2 cache overlaps with this one's use.
+    A group that timed out is used too, since nothing reads the result. With `Tile.groups_ahead` the next group is
+    loaded before the wait for this one, so that loading overlaps with use.
 
     Args:
         uses: for each group a device function use(thread, sums).
@@ -282,7 +279,7 @@ def _make_nothing():
 
 @device_function
 def _make_group(look, wait, use):
-    """Make gather_group(thread, role, turn, sums): load a group, wait for another, use that."""
+    """Make gather_group(thread, role, turn, sums), which loads a group, waits for a group and uses the latter."""
 
     def gather_group(thread, role, turn, sums):
         look(thread, role, turn)

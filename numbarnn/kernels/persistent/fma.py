@@ -1,6 +1,6 @@
-"""Float32 products inside persistent kernels by FMA.
+"""Multiply float32 numbers by FMA in persistent kernels.
 
-The gathered chunks go to shared memory first, where each lane of the warp finds all of them.
+Gathered chunks first go to shared memory, where each lane of the warp reads all of them.
 """
 
 from math import gcd
@@ -21,9 +21,11 @@ SEQUENCES_AT_ONCE = 2
 
 def make_product_from_registers(tile):
     """Make the product by FMA with weights in registers: a lane has a few rows of every k_lanes-th 16 bytes of columns.
-    It multiplies each number that it loads from shared memory with all of its rows: weights from shared memory would
-    come as slowly as they are multiplied. Then lanes with the same rows add their sums, each keeping a part of the
-    rows."""
+
+    It multiplies each number from shared memory by all of its rows, since loading weights from shared memory would
+    take as long as multiplying. Then lanes with the same rows add their sums, and each lane keeps the sums of some
+    rows.
+    """
     own_rows, k_lanes = tile.rows // tile.row_lanes, 32 // tile.row_lanes
     pieces = range(tile.chunks * tile.chunk_elements // (4 * k_lanes))  # of 16 bytes, per lane
     load = in_turn(tuple(_make_piece_load(tile, number, own_rows, k_lanes) for number in pieces))
@@ -105,9 +107,9 @@ def _make_piece_product(tile, number, own_rows, k_lanes):
 
 @device_function
 def _make_lane_sums(rows, lanes):
-    """Make reduce(sums, n) -> first row, which adds sums[n, :rows] over neighboring lanes.
-    In each round a lane gives half of its rows to a partner and adds the partner's part of the other half to its own.
-    At last it has the sums of a few rows, at the front of sums[n]; it returns the first one's number."""
+    """Make reduce(sums, n) -> first row, which adds sums[n, :rows] over neighboring lanes. In each round a lane passes
+    half of its rows to a partner and adds the partner's part of the other half to its own. In the end it has the
+    sums of a few rows, from the returned row on, at the front of sums[n]."""
     if lanes == 1:
         return lambda sums, n: 0
     half, partner = max(1, next_power_of_two(rows) // 2), lanes // 2
@@ -132,17 +134,14 @@ def _make_lane_sums(rows, lanes):
 
 
 def _rectangle(tile):
-    """Return (row_lanes, batch_lanes, rows, sequences): lanes along both sides of a warp's result, and what each
-    computes.
-
-    A lane has the rows l, l + row_lanes, ..., and every batch_lanes-th sequence.
-    """
+    """Return (row_lanes, batch_lanes, rows, sequences): lanes along both sides of a warp's result, and the size of each
+    lane's part. A lane has the rows l, l + row_lanes, ..., and every batch_lanes-th sequence."""
     batch_lanes = 32 // tile.row_lanes
     return tile.row_lanes, batch_lanes, tile.rows // tile.row_lanes, tile.sequences // batch_lanes
 
 
 def make_product_from_shared(tile):
-    """Make the product by FMA from shared memory: each lane computes a small rectangle of (row, sequence) pairs."""
+    """Make the product by FMA from shared memory, in which each lane computes some rows and sequences."""
     return SimpleNamespace(load=_make_load_to_shared(tile), step=_make_step_from_shared(tile))
 
 
@@ -170,8 +169,8 @@ def _make_step_from_shared(tile):
 
 @device_function
 def _make_load_to_shared(tile):
-    """Make load(thread, role) for `products.make_product`: the warp's lanes read neighbors in memory.
-    Those lie forward along a row, backward along the units of a column."""
+    """Make load(thread, role) for `products.make_product`, in which the lanes of a warp read neighbors in memory.
+    Neighbors are along a row forward, along the units of a column backward."""
     rows, columns, stride = tile.rows, tile.shared_chunks * tile.chunk_elements, tile.weight_stride
     backward, at_once = tile.backward, gcd(4, rows, tile.units) if tile.backward else 4
     numbers = make_numbers(tile, at_once)
@@ -237,8 +236,8 @@ def _make_fma_group(tile, group):
 
 @device_function
 def _make_stage(tile, group):
-    """Make stage(thread, sums), which puts a group of gathered chunks into shared memory.
-    It takes the arguments of a group's multiply, which it replaces if weights are in registers."""
+    """Make stage(thread, sums), which stores a group of gathered chunks in shared memory.
+    With weights in registers it replaces a group's `multiply`, and so has the same arguments."""
     store, n8, gathered, stride, sequences = (
         ptx.store_shared_words, tile.n8, tile.gathered, tile.staged_stride, tile.sequences,
     )  # fmt: skip

@@ -1,24 +1,23 @@
-"""The forward kernel: one cooperative launch runs all steps of several layers. `backward` walks in reverse.
+"""The forward kernel: one cooperative launch runs all steps of several layers. `backward` runs them in reverse.
 
 Every block owns some units of one layer and direction, keeps their weights on the chip (`tile`), and at each step
 
-    loads what its own units need besides products                     (waiting for nobody)
+    loads what its units need besides products                         (without waiting)
     waits for the previous state and for the layer's input             `exchange.make_gather`
-    multiplies them with its weights                                   `products`
-    exchanges what the cell's stages need of all units, if it has any  `within_forward`
+    multiplies them by its weights                                     `products`
+    exchanges what the cell's stages need of all units, if any         `within_forward`
     runs the cell's equations for its units                            `specialise(cell.forward)`
     publishes its units' part of the new state                         `exchange.make_publish`
     computes its part of h from that, if h is a projection             `projection`
 
-Nobody waits for a whole grid: a block waits for the numbers that it multiplies (`exchange`). Layer l + 1 follows one
-step behind layer l, so the layers' steps run as a wavefront. All blocks are resident at once, as the launch is
-cooperative. A cell (`numbarnn.cells`) has A gates of ah, including its stages' gates, and G of ax; if A is 0 and there
-are no stages, blocks of a layer do not wait for each other.
+There is no grid barrier: a block waits only for the numbers that it multiplies (`exchange`). Layer l + 1 follows one
+step behind layer l, so the layers' steps run as a wavefront. The launch is cooperative, so that all blocks are
+resident at once. A cell (`numbarnn.cells`) has A gates of ah, with its stages' gates, and G of ax. If A is 0 and
+there are no stages, blocks of a layer do not wait for each other.
 
-Two tables (`columns`) assign the work to blocks. A block that times out sets the error flag (`error_flag`) and leaves;
-all others do so as soon as they wait. Arrays that a cell or call lacks are empty tuples. Before the first step blocks
-publish their part of the initial state, after the last one they write the final state. The block that leaves last
-fills a failed call's results with NaN (`ends`).
+Two tables (`columns`) assign the work to blocks. A block that times out sets the error flag (`error_flag`) and
+leaves, and so does every block that then waits. Arrays that a cell or call lacks are empty tuples. `ends` loads the
+initial states, stores the final states, and fills a failed call's results with NaN.
 """
 
 import numpy as np
@@ -42,12 +41,12 @@ def make_forward(cell, tile, save, inputs, drops, masked=False, exact=False):
     """Make the forward kernel.
 
     Args:
-        cell: any `Cell`. tile: the `Tile` of all blocks. save: training: keep all cell states, and what the cell saves.
-        inputs: whether some layers multiply their input themselves: all but the first of the launch, or with
-            `Tile.given` all.
+        cell: any `Cell`. tile: the `Tile` of all blocks. save: whether to keep what backward needs (training).
+        inputs: whether some layers multiply their input themselves: all but the launch's first layer, or all with
+            `Tile.given`.
         drops: whether there is dropout between layers.
         masked: whether some steps are skipped or reset (`numbarnn.common.order`).
-        exact: whether cell states are handed on unrounded: first and last ones have the dtype of sums.
+        exact: whether initial and final cell states have the dtype of sums, without rounding.
     """
     dtype, number = tile.dtype, np.dtype(compute_dtype(tile.dtype)).type
     P, WARPS, THREADS, SEQUENCES = tile.pairs, tile.warps, tile.threads, tile.sequences
@@ -82,18 +81,19 @@ def make_forward(cell, tile, save, inputs, drops, masked=False, exact=False):
     ):
         """Compute all steps of some layers forward.
 
-        Writes   h[l] (T+2, B, D*H), layer l's output, slots 1 to T, and its initial state; dropped[l] (T, B, D*H), the
-                 same after dropout, for all layers but the last, if there is dropout, and then the first layer's input,
-                 with `Tile.given`; c[l] (T+2, B, D*N*H) with `save`; final states in states, an `ends.States`; what the
-                 cell saves to gates[l D + d] (T, B, width) with `save`; of within_step, a `context.WithinStep`, what
-                 stages exchange; error_flag (1,) if it timed out; the last block what `ends.Leaving` says
-        Reads    gates[d] of the first layer = x Wᵀ; initial states in states; weights;
-                 options: `columns.Options`
-                 tables: blocks (blocks, columns) and warps (blocks, warps, columns), see `columns`
-                 sizes: D, T, B, and how often to look for what is missing, int32
-        Launch   cooperative, one block per row of `blocks`; all arrays but the tables flat; h, dropped, and what stages
+        Writes   h[l] (T+2, B, D*H), layer l's output, slots 1 to T, and its initial state; dropped[l] (T, B, D*H),
+        h[l] after
+                 dropout, for all layers but the last if there is dropout, then with `Tile.given` the launch's input;
+                 c[l] (T+2, B, D*N*H) with `save`; final states in states, an `ends.States`; what the cell saves in
+                 gates[l D + d] (T, B, width) with `save`; in within_step, a `context.WithinStep`, what stages exchange;
+                 error_flag (1,) after a timeout; the last block what `ends.Leaving` says
+        Reads    gates[d] of the first layer = x Wᵀ; initial states in states; weights; options, a `columns.Options`;
+                 tables: blocks (blocks, columns) and warps (blocks, warps, columns), see `columns`;
+                 sizes: D, T, B, and the most polls of a wait, int32
+        Launch   cooperative, one block per row of `blocks`; all arrays but the tables flat; h, dropped, and what
+        stages
                  exchange full of UNWRITTEN
-        With a projection h and dropped are P wide in place of H, and the cells' outputs m are in within_step.
+        With a projection h and dropped are P wide in place of H, and within_step has the cells' outputs m.
         """
         directions, steps, batch, limit = sizes
         thread = Thread(

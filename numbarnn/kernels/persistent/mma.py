@@ -1,17 +1,17 @@
-"""Products inside persistent kernels by tensor cores (`mma`): float16, bfloat16, float32 rounded to TF32, or 3xTF32.
+"""Multiply by tensor cores (`mma`) in persistent kernels: float16, bfloat16, float32 rounded to TF32, or 3xTF32.
 
-3xTF32 multiplies float32 numbers as sums of two TF32 numbers, with errors like those of float32 products
+3xTF32 splits each float32 number into two TF32 numbers, with errors like those of float32 products
 (`_make_split_group`).
 
-The lanes of a warp share the operand's rows as `mma` wants its matrix B: lane 4 g + q loads, of row g, the q-th 16
-bytes of each chunk of 64 bytes. The order of the columns does not matter to a product if the weights have the same
-order. So two calls of `mma` take words 0, 1 and 2, 3 of these 16 bytes, and no number passes through shared memory. In
-the same order a lane holds the q-th 16 bytes of each chunk for two of 16 rows of weights (m16), loaded from memory at
-once. Forward these are rows g and g + 8, as `mma` means. Backward units are neighbors in memory, so a lane takes two
-that it loads together: rows 2 g and 2 g + 1 take the places of g and g + 8, in the weights and in their sums.
+Lanes hold the operand's rows as matrix B of `mma`: lane 4 g + q loads 16 bytes of row g, the q-th of each chunk of
+64 bytes. A product may permute its columns if the weights do so too. So two calls of `mma` take words 0, 1 and 2, 3
+of these 16 bytes, and no number passes through shared memory. Weights use the same order: a lane loads the q-th 16
+bytes of each chunk for two of 16 rows (m16). Forward these are rows g and g + 8, as in `mma`. Backward units are
+neighbors in memory, so a lane loads rows 2 g and 2 g + 1 together and uses them as rows g and g + 8, in the weights
+and in sums.
 
-A fragment, what a lane holds of 16 rows, is four words: a word of its first row, a word of its second, and both rows'
-next words. Fragments are numbered by m (the number of the 16 rows), by k-chunk and half of the chunk. Whether a chunk's
+A fragment is a lane's part of 16 rows. It has four words: one of each of its two rows, then the next word of each
+row. Fragments are numbered by m (the number of the 16 rows), k-chunk and half of the chunk. Whether a chunk's
 fragments are in registers or in shared memory is known when the kernel is made (`_make_fragment`).
 """
 
@@ -28,7 +28,7 @@ from numbarnn.kernels.persistent.weights import LOADED_AT_ONCE, make_pieces_of_t
 
 
 def make_product(tile):
-    """Make the product by `mma`; see `products.make_product`."""
+    """Make the product by `mma` (see `products.make_product`)."""
     m16 = range(tile.rows // M16)  # each lane loads for itself, as fragments have no addresses
     loads = [_make_load_to_registers(tile, m, chunk) for m in m16 for chunk in range(tile.register_chunks)]
     loads += [_make_load_to_shared(tile)] * (tile.shared_chunks > 0)
@@ -86,7 +86,7 @@ def _make_step(tile):
 # ---- weights
 @device_function
 def _make_two_fragments(tile):
-    """Make two_fragments(role, m, chunk): the lane's two fragments of a chunk, four words each, as `mma` takes them."""
+    """Make two_fragments(role, m, chunk) -> the lane's two fragments of a chunk, four words each."""
     pieces, backward, to_tf32, rounds = make_pieces_of_two_rows(tile), tile.backward, ptx.to_tf32, tile.math == "tf32"
     piece_elements, chunk_elements = tile.piece_elements, tile.chunk_elements
 
@@ -106,7 +106,7 @@ def _make_two_fragments(tile):
 
 @device_function
 def _make_load_to_registers(tile, m, chunk):
-    """Make load(thread, role), which loads the fragments of one m and chunk."""
+    """Make load(thread, role), which loads the fragments of one m and chunk to registers."""
     two_fragments, at = _make_two_fragments(tile), (m * tile.register_chunks + chunk) * 8
 
     def load(thread, role):
@@ -120,7 +120,7 @@ def _make_load_to_registers(tile, m, chunk):
 
 @device_function
 def _make_load_to_shared(tile):
-    """Make load(thread, role), which loads the weights that stay in shared memory, where each lane finds its own."""
+    """Make load(thread, role), which loads the other fragments to shared memory."""
     two_fragments, store = _make_two_fragments(tile), ptx.store_shared_words
     chunks, lane_words, numbers = tile.shared_chunks, tile.shared_words, tile.rows // M16 * tile.shared_chunks
     first_chunk = tile.register_chunks
@@ -144,7 +144,7 @@ def _make_load_to_shared(tile):
 
 @device_function
 def _make_fragment(tile, chunk):
-    """Make fragment(thread, m, half): the four words of the lane's fragment of that m and half of a chunk."""
+    """Make fragment(thread, m, half) -> the four words of the lane's fragment of that m and half of a chunk."""
     get, lane_words, in_registers, in_shared = (
         ptx.load_shared_words, tile.shared_words, tile.register_chunks, tile.shared_chunks
     )  # fmt: skip
@@ -164,7 +164,7 @@ def _make_fragment(tile, chunk):
 # ---- products
 @device_function
 def _make_mma_group(tile, chunk, place):
-    """Make multiply(thread, sums), which adds the product of one chunk, at `place` of the gathered words."""
+    """Make multiply(thread, sums), which adds the product of the chunk at `place` of the gathered words."""
     m16, fragment = tile.rows // M16, _make_fragment(tile, chunk)
     if tile.math == "tf32x3":
         return _make_split_group(tile, fragment, place)
@@ -196,12 +196,13 @@ def _make_mma_group(tile, chunk, place):
 
 @device_function
 def _make_split_group(tile, fragment, place):
-    """Make `multiply` for float32 numbers, each split into two TF32 numbers: its nearest, large, and the rest, small.
+    """Make `multiply` for float32 numbers, each split into a large part (the nearest TF32 number) and a small rest.
 
-    Three of the four products of these parts count: small * large + large * small + large * large (Ootomo and Yokota
-    2022, "Recovering single precision accuracy from Tensor Cores"; "3xTF32" of CUTLASS). Tensor cores truncate their
-    sums, and the loss adds up from chunk to chunk. So every three products begin at zero, and float32 additions, which
-    round, add their sums. Weights are split in each step: stored as two words each they would take twice the registers.
+    Three of the four products of these parts matter: small * large + large * small + large * large (Ootomo and
+    Yokota 2022, "Recovering single precision accuracy from Tensor Cores"; "3xTF32" of CUTLASS). Tensor cores
+    truncate their sums, and the loss grows from chunk to chunk. So every three products start from zero, and float32
+    additions, which round, add their sums. Weights are split at each step, since two words for each would take twice
+    the registers.
     """
     n8, m16 = tile.n8, tile.rows // M16
     mma, split, zero = ptx.mma_tf32, ptx.split_tf32, np.float32(0)

@@ -1,11 +1,11 @@
-"""Products inside persistent kernels: a warp's part of the weights times its part of the block's operand.
+"""Multiply a warp's part of the weights by its part of the block's operand, in persistent kernels.
 
-    product = make_product(tile)    # by tensor cores or by FMA, as the tile says: `mma`, `fma`
-    product.load(...)               # once: the warp's part of the weights to where it stays
-    product.step(...)               # per step: gathers the warp's operand, leaves partial sums
+    product = make_product(tile)    # by tensor cores (`mma`) or by FMA (`fma`), as the tile says
+    product.load(...)               # once, loads the warp's part of the weights to registers or shared memory
+    product.step(...)               # at every step, gathers the warp's operand and leaves partial sums
     sums = make_sums(tile, ...)     # adds the warps' partial sums
 
-Partial sums stand in shared memory, where `tile.Tile` says.
+Partial sums are in shared memory at the places that `tile.Tile` defines.
 """
 
 import numpy as np
@@ -18,13 +18,13 @@ from numbarnn.kernels.persistent import fma, mma
 
 @per_backend
 def make_product(tile):
-    """Make the device functions of a tile's product, by FMA or by tensor cores.
+    """Make the device functions of a tile's product.
 
     Returns:
         A namespace of
-        load(thread, role): once per call, loads the warp's part of the weights to `Thread.registers` or shared memory.
-            A barrier of the block must follow.
-        step(thread, role, turn): waits for the warp's operand, multiplies it, leaves partial sums in shared memory.
+        load(thread, role): load the warp's part of the weights to `Thread.registers` or shared memory, once per call. A
+            barrier of the block must follow.
+        step(thread, role, turn): wait for the warp's operand, multiply it, and leave partial sums in shared memory.
     """
     if tile.math != "fma":
         return mma.make_product(tile)
@@ -33,9 +33,9 @@ def make_product(tile):
 
 @device_function
 def make_sums(tile, count, ranges):
-    """Make sums(shared, at, begin, end): `count` numbers of one (unit, sequence), each added over warps.
-    at: where warp 0's partial sum of the unit's first row stands; begin, end: the warps [begin, end) are added, in
-    this order; without `ranges` all are (idle warps leave zeros)."""
+    """Make sums(shared, at, begin, end) -> `count` numbers of one (unit, sequence), each added over warps in order. at:
+    place of warp 0's partial sum of the unit's first row. Warps [begin, end) are added, or all without `ranges`,
+    since idle warps leave zeros."""
     if count == 0:
         return lambda shared, at, begin, end: ()
     rest, warps, units, between = make_sums(tile, count - 1, ranges), tile.warps, tile.units, tile.between_warps
@@ -55,6 +55,6 @@ def make_sums(tile, count, ranges):
 
 @device_function
 def make_index(short):
-    """Make index(number): a place in memory, with `short` as unsigned.
-    Unsigned places cannot count from the end, so all become one address and constants, which saves registers."""
+    """Make index(number), which returns a place in memory, with `short` as an unsigned number. Unsigned places cannot
+    be negative, so the compiler uses one address with constant offsets, which saves registers."""
     return (lambda number: np.uint64(number)) if short else (lambda number: number)

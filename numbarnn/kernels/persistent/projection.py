@@ -1,8 +1,8 @@
-"""Layers whose h is a projection (h = W_hr m, m the cell's output): the additional work of a step.
+"""The additional work of a step if h is a projection (h = W_hr m, m the cell's output).
 
-A block owns, besides its units, the outputs with the same numbers, as far as h is that wide. Forward it publishes m of
-its units. Separate warps multiply all of m with its outputs' rows of W_hr to obtain h, which it publishes.
-Backward it publishes its outputs' gradients, and these warps multiply all of them with its units' columns of W_hr. For
+A block also owns the outputs with the numbers of its units, as far as h is that wide. Forward it publishes m of its
+units, separate warps multiply all of m by its outputs' rows of W_hr, and it publishes the result, its part of h.
+Backward it publishes its outputs' gradients, and these warps multiply all of them by its units' columns of W_hr. For
 `within.make_multiply` that is one more product of a step.
 """
 
@@ -19,18 +19,18 @@ from numbarnn.kernels.persistent.within import make_multiply, make_stage_sums
 
 @device_function
 def make_owned():
-    """Make owned_of(owned, outputs): the block's outputs as `context.Owned`."""
+    """Make owned_of(owned, outputs) -> the block's outputs as `context.Owned`."""
     return lambda owned, outputs: Owned(owned.unit, outputs, owned.hidden, owned.begin, owned.end, owned.batch)
 
 
 @device_function
 def make_forward(cell, tile, drops, masked):
-    """Make project(thread, role, turn): compute a step's h after m has been published.
+    """Make project(thread, role, turn), which computes a step's h after m has been published.
 
-    All threads of the block call it together; afterwards `thread.timed_out` says whether one of them timed out.
+    All threads of the block call it together. Afterwards `thread.timed_out` is set if one of them timed out.
 
     Args:
-        drops, masked: as of `forward.make_forward`.
+        drops, masked: as for `forward.make_forward`.
     """
     dtype, product, P = tile.dtype, cell.num_products, tile.pairs
     multiply, sums = make_multiply(tile, product), make_stage_sums(tile, product, 1)
@@ -60,16 +60,16 @@ def make_forward(cell, tile, drops, masked):
 
 @device_function
 def make_backward(cell, tile, inputs, drops, masked):
-    """Make project(thread, role, turn, last): compute the gradient of a step's m, including what comes from above.
+    """Make project(thread, role, turn, last), which computes the gradient of a step's m, with the gradient from above.
 
-    It replaces the state's gradient from later steps where `within_backward.make_gather` leaves that. All threads of
+    It replaces the state's gradient from later steps that `within_backward.make_gather` has stored. All threads of
     the block call it together.
 
     Args:
-        inputs, drops, masked: as of `forward.make_forward`.
+        inputs, drops, masked: as for `forward.make_forward`.
 
     Args of project:
-        last: after the last step only the gradients of the initial state are left.
+        last: whether all steps are done, so that only the initial state's gradients are left.
     """
     dtype, product, P, state_at = tile.dtype, cell.num_products, tile.pairs, block.make_state_at(cell, tile)
     M, number = 1 + cell.num_states, np.dtype(compute_dtype(tile.dtype)).type

@@ -1,11 +1,11 @@
 """How a layer's weights are tiled over blocks: a block's tile, and the sizes that follow from it.
 
-A block owns U units of one layer and direction, and with them rows of weights (forward: A * U rows of R and G * U of W;
-backward: U columns of R and W, seen as rows): its tile. The first chunks of columns of each warp's part stay in
-registers for the whole call, the rest in shared memory. At every step each warp
+A block owns U units of one layer and direction. Its tile is their rows of weights: forward A * U rows of R and G * U
+of W, backward U columns of R and W, seen as rows. Of each warp's part, the first chunks of columns stay in registers
+for the whole call, the rest in shared memory. At every step each warp
 
     waits for its part of the block's operand (some sequences, some columns)   `exchange`
-    multiplies it with its part of the tile                                    `products`
+    multiplies it by its part of the tile                                      `products`
     leaves its partial sums in shared memory
 
 and after a barrier the threads of the block add the warps' partial sums, one (unit, sequence) each.
@@ -72,9 +72,7 @@ class Tile:
 
     @property
     def backward(self):
-        """Whether the tile is of the backward pass: a unit has one row, and units, not columns, are neighbors in
-        memory.
-        """
+        """Whether the tile is for backward, where a unit has one row, and units are neighbors in memory."""
         return self.unit_biases == 0
 
     @property
@@ -84,7 +82,7 @@ class Tile:
 
     @property
     def register_chunks(self):
-        """Number of chunks in registers, the first ones; "fma" has all or none."""
+        """Number of chunks in registers, the first ones; "fma" has all or none there."""
         return self.chunks - self.shared_chunks
 
     @property
@@ -110,20 +108,21 @@ class Tile:
 
     @property
     def row_lanes(self):
-        """Lanes of a warp along the rows ("fma"), a power of 2; with weights in registers a lane has at most 8 rows."""
+        """Lanes of a warp along the rows ("fma"), a power of 2. With weights in registers a lane has at most 8 rows."""
         if not self.register_chunks:
             return 8 if self.rows_per_unit * self.units >= 32 else 4
         return next_power_of_two(-(-self.rows_per_unit * self.units // ROWS_PER_LANE))
 
     @property
     def rows(self):
-        """Rows of weights per block, padded to what is multiplied at once."""
+        """Rows of weights per block, padded to a multiple of the rows that are multiplied at once."""
         multiple = self.row_lanes if self.math == "fma" else M16
         return -(-self.rows_per_unit * self.units // multiple) * multiple
 
     @property
     def whole_chunks(self):
-        """Chunks per warp are a multiple of this: "fma" with weights in registers gives each lane 16 bytes in turn."""
+        """Chunks per warp are a multiple of this, since "fma" with weights in registers gives each lane 16 bytes in
+        turn."""
         if self.math != "fma" or not self.register_chunks:
             return 1
         return max(1, 4 * (32 // self.row_lanes) // self.chunk_elements)
@@ -164,7 +163,7 @@ class Tile:
 
     @property
     def weight_stride(self):
-        """Elements from a row of a warp's weights in shared memory to the next ("fma"); against bank conflicts."""
+        """Elements between rows of a warp's weights in shared memory ("fma"), against bank conflicts."""
         return self.shared_chunks * self.chunk_elements + 4
 
     @property
@@ -193,27 +192,27 @@ class Tile:
 
     @property
     def shared_words(self):
-        """32-bit words of weights per thread in shared memory, but for "fma"."""
+        """32-bit words of weights per thread in shared memory, except for "fma"."""
         return self.rows // M16 * self.shared_chunks * 8
 
     @property
     def words_per_lane(self):
-        """32-bit words of weights that each lane loads before the steps, wherever they stay."""
+        """32-bit words of weights that each lane loads before the steps."""
         return self.rows * self.chunks * CHUNK_BYTES // 4 // 32
 
     @property
     def biases(self):
-        """Where the units' biases begin in shared memory: of W x, then of R h; in the order of rows."""
+        """Where the units' biases begin in shared memory: those of W x, then those of R h, in the order of rows."""
         return self.weight_elements + self.staged_elements
 
     @property
     def parameters(self):
-        """Where the units' parameters begin, if they stay in shared memory: the first of all units, then the next."""
+        """Where per-unit parameters begin, if they are in shared memory: the first of all units, then the next."""
         return self.biases + self.unit_biases * self.units
 
     @property
     def partials(self):
-        """Where the partial sums begin: of warp 0, the first sequence, the first row."""
+        """Where the partial sums begin: warp 0, first sequence, first row."""
         return self.parameters + self.unit_parameters * self.units
 
     @property
@@ -223,18 +222,18 @@ class Tile:
 
     @property
     def stages(self):
-        """Where the stages' sums begin: a number for each sequence, then the next sum."""
+        """Where the stages' sums begin: one number per sequence, then the next sum."""
         return self.partials + self.warps * self.between_warps
 
     @property
     def states(self):
-        """Where the states of the block's units begin: of sequence 0 unit 0, unit 1, ..., then the next sequence."""
+        """Where the states of the block's units begin: sequence 0 with unit 0, unit 1, ..., then the next sequence."""
         return self.stages + self.sequences * self.for_stages
 
     def shared_bytes(self, batch, states):
-        """Return the bytes of dynamic shared memory, which has numbers of the dtype of sums.
+        """Return the bytes of dynamic shared memory, in the dtype of sums.
 
-        It holds weights, the operand, biases and parameters, partial sums, stages' sums, states, in this order.
+        It holds weights, operand, biases and parameters, partial sums, stages' sums and states, in this order.
 
         Args:
             batch: sequences of the block. states: numbers that a unit keeps from step to step.

@@ -1,8 +1,8 @@
 """Load weights from memory to where a persistent kernel keeps them, by loads that do not wait for each other.
 
-A lane loads 16 bytes at once if it can (`Tile.loads_pieces`): forward along the columns of a row; backward, where
-units are neighbors in memory, along the units of a column. A load outside of the warp's part of the matrix loads the
-part's first weight instead, and other columns are set to zero: an unconditional load needs no branch.
+A lane loads 16 bytes at once if it can (`Tile.loads_pieces`): forward along the columns of a row, backward along the
+units of a column, where units are neighbors in memory. For a place outside the warp's part of the matrix it loads
+the part's first weight, since an unconditional load needs no branch. Other columns are set to zero.
 """
 
 import numpy as np
@@ -16,10 +16,9 @@ LOADED_AT_ONCE = 4  # loads that a lane has on their way to shared memory; to re
 
 @device_function
 def _make_place(tile):
-    """Make place(warp, row, column) -> (index, inside): a weight's index, and whether the column is one of the warp's.
-    For other rows and columns the index is the first weight's; nobody reads the products of other rows. The compiler
-    must
-    know that row and column are not negative: divisions are then short."""
+    """Make place(warp, row, column) -> (a weight's index, whether the column is the warp's). For other rows and columns
+    the index is the first weight's; nothing reads the products of other rows. Row and column must be visibly
+    non-negative to the compiler, which then divides with fewer instructions."""
     units_per_block, whole = tile.units, tile.whole
     if tile.backward:
 
@@ -42,7 +41,7 @@ def _make_place(tile):
 
 @device_function
 def _make_element(tile):
-    """Make element(weights, warp, row, column): the weight, as stored; zero outside."""
+    """Make element(weights, warp, row, column) -> the weight as stored; zero outside the warp's columns."""
     place, load = _make_place(tile), ptx.load_weight
     zero = np.uint16(0) if is_half(tile.dtype) else np.dtype(tile.dtype).type(0)
 
@@ -56,7 +55,7 @@ def _make_element(tile):
 
 @device_function
 def _make_elements(tile, count):
-    """Make elements(weights, warp, row, column): `count` weights, one by one, of a row (backward: of a column)."""
+    """Make elements(weights, warp, row, column) -> `count` weights of a row (backward a column), loaded one by one."""
     if count == 0:
         return lambda weights, warp, row, column: ()
     element, rest = _make_element(tile), _make_elements(tile, count - 1)
@@ -70,8 +69,8 @@ def _make_elements(tile, count):
 
 @device_function
 def make_numbers(tile, count):
-    """Make numbers(weights, warp, row, column): `count` float32 weights, a power of 2 of them.
-    Forward they are neighbors in a row, backward in a column; the first one's number is a multiple of `count`."""
+    """Make numbers(weights, warp, row, column) -> `count` float32 weights, neighbors in a row (backward: in a column).
+    count is a power of 2, and the index of the first weight is a multiple of it."""
     if not tile.loads_pieces or count == 1:
         return _make_elements(tile, count)
     place, pair, words, as_float32 = _make_place(tile), ptx.load_weight_pair, ptx.load_weight_words, ptx.as_float32
@@ -93,9 +92,9 @@ def make_numbers(tile, count):
 
 @device_function
 def make_pieces_of_two_rows(tile):
-    """Make pieces(weights, warp, first, second, column) -> eight words: 16 bytes of two rows each, as `mma` takes them.
-    A word holds two neighboring 16-bit columns, or one float32. Backward the second row follows the first, which is
-    even."""
+    """Make pieces(weights, warp, first, second, column) -> eight words, 16 bytes of each of two rows, as `mma` takes
+    them. A word holds two neighboring 16-bit columns, or one float32. Backward the second row follows the first, an
+    even one."""
     if not tile.loads_pieces or not tile.backward:
         one = _make_piece(tile) if tile.loads_pieces else _make_piece_by_elements(tile)
 
@@ -125,7 +124,7 @@ def make_pieces_of_two_rows(tile):
 
 @device_function
 def _make_piece(tile):
-    """Make piece(weights, warp, row, column): 16 bytes of a row as four words, loaded at once."""
+    """Make piece(weights, warp, row, column) -> 16 bytes of a row as four words, loaded at once."""
     place, words = _make_place(tile), ptx.load_weight_words
 
     def piece(weights, warp, row, column):
@@ -139,9 +138,8 @@ def _make_piece(tile):
 
 @device_function
 def _make_two_columns(tile):
-    """Make two_columns(weights, warp, row, column): a word of this row and one of the next, 16-bit numbers of two
-    columns.
-    """
+    """Make two_columns(weights, warp, row, column) -> a word of this row and one of the next, with 16-bit numbers of
+    two columns."""
     place, pair, lower, upper = _make_place(tile), ptx.load_weight_pair, ptx.lower_halves, ptx.upper_halves
 
     def two_columns(weights, warp, row, column):
@@ -155,7 +153,7 @@ def _make_two_columns(tile):
 
 @device_function
 def _make_piece_by_elements(tile):
-    """Make piece(weights, warp, row, column): 16 bytes of a row that is not aligned to 16 bytes, loaded by elements."""
+    """Make piece(weights, warp, row, column) -> 16 bytes of an unaligned row as four words, loaded by elements."""
     word = _make_word(tile)
 
     def piece(weights, warp, row, column):
@@ -169,7 +167,7 @@ def _make_piece_by_elements(tile):
 
 @device_function
 def _make_word(tile):
-    """Make word(weights, warp, row, column, number): the `number`-th word of 16 bytes."""
+    """Make word(weights, warp, row, column, number) -> the `number`-th word of 16 bytes."""
     element, pack, as_word = _make_element(tile), ptx.pack_halves, ptx.as_word
     if not is_half(tile.dtype):
         return lambda weights, warp, row, column, number: as_word(element(weights, warp, row, column + number))

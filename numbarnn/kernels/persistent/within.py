@@ -1,12 +1,12 @@
 """The cell's stages between a step's products and the cell, forward and backward.
 
-    make_stages(...)      # all of them
+    make_stages(...)      # all stages
     make_sums(...)        # consecutive stages of sums over units
     make_multiply(...)    # the product of a stage, after its vector has been published
 
-Stages of sums are a loop rather than unrolled code: adding up across blocks is long, and each copy's preparations would
-take registers from the weights. Separate warps multiply the stages' products, as weights stay in registers. Device
-functions are f(thread, role, turn), for a pair f(thread, role, turn, i).
+Stages of sums run in a loop, since the code for adding across blocks is long, and the preparations of each unrolled
+copy would take registers from the weights. Separate warps multiply the stages' products, since weights stay in
+registers. Device functions are f(thread, role, turn), or f(thread, role, turn, i) for a pair.
 """
 
 from itertools import groupby
@@ -25,11 +25,11 @@ from numbarnn.kernels.persistent.context import make_pair
 
 
 def make_stages(cell, stages, sums_of, product_of):
-    """Make run(thread, role, turn), which runs stages in turn.
+    """Make run(thread, role, turn), which runs stages in order.
 
     Args:
-        stages: their numbers, in order. sums_of: f(numbers of consecutive stages of sums) -> the device function.
-        product_of: f(number of a product stage) -> the device function.
+        stages: their numbers. sums_of: function (numbers of consecutive stages of sums) -> device function.
+        product_of: function (number of a product stage) -> device function.
     """
     functions = []
     for multiplies, numbers in groupby(stages, lambda stage: len(cell.stages[stage].gates) > 0):
@@ -40,9 +40,9 @@ def make_stages(cell, stages, sums_of, product_of):
 
 @device_function
 def make_multiply(tile, product):
-    """Make multiply(thread, role, turn): the warps of a product stage wait for its vector and multiply it.
+    """Make multiply(thread, role, turn), in which the warps of a product stage wait for its vector and multiply it.
 
-    All threads of the block call it together; it ends with a barrier.
+    All threads of the block call it together. It ends with a barrier.
 
     Args:
         product: its number among the product stages; a projection comes after them.
@@ -59,7 +59,7 @@ def make_multiply(tile, product):
 
 @device_function
 def make_stage_sums(tile, product, count):
-    """Make sums(thread, role, number): the `count` sums of that product for the block's `number`-th pair."""
+    """Make sums(thread, role, number) -> the `count` sums of a product for the block's `number`-th pair."""
     add_up, U, PARTIALS, ROW_STRIDE = products.make_sums(tile, count, True), tile.units, tile.partials, tile.row_stride
     end_of, begin_of, index = _make_end(product), _make_end(product - 1), products.make_index(True)
 
@@ -72,8 +72,8 @@ def make_stage_sums(tile, product, count):
 
 @device_function
 def _make_end(product):
-    """Make end(role): the end of a product stage's warps, from `columns.Block.stage_warps`.
-    For product -1 it is the end of the other products' warps."""
+    """Make end(role) -> the end of a product stage's warps, from `columns.Block.stage_warps`.
+    For product -1 it is the end of the warps of products outside stages."""
     if product < 0:
         return lambda role: role.working
     skipped, bits, short = np.int64(STAGE_BITS * product), np.int64((1 << STAGE_BITS) - 1), np.int32
@@ -82,13 +82,13 @@ def _make_end(product):
 
 @device_function
 def make_sums(cell, tile, stages, terms):
-    """Make sums(thread, role, turn): run stages of sums over units, in turn.
+    """Make sums(thread, role, turn), which runs stages of sums over units in order.
 
-    All threads of the block call it together; it ends with a barrier.
+    All threads of the block call it together. It ends with a barrier.
 
     Args:
-        stages: their numbers, in order.
-        terms: for each a device function terms(thread, role, turn, i) of the thread's i-th pair, a valid one.
+        stages: their numbers.
+        terms: for each stage a device function terms(thread, role, turn, i) of the thread's i-th pair if valid.
     """
     Q, P, SEQUENCES = cell.num_sums, tile.pairs, tile.sequences
     TERMS, TOTALS, number_of_stages = tile.stages + Q * SEQUENCES, tile.stages, len(stages)
@@ -112,7 +112,7 @@ def make_sums(cell, tile, stages, terms):
 
 @device_function
 def _make_put(cell, tile, stages, terms, number):
-    """Make put(which, thread, role, turn, i, at): store the terms of the `which`-th stage in shared memory.
+    """Make put(which, thread, role, turn, i, at), which stores the terms of the `which`-th stage in shared memory.
     It chooses among the stages from the `number`-th on."""
     store = units.storer(len(cell.stages[stages[number]].sums), backend())
     between, terms_of, last = np.uint64(tile.sequences * tile.units), terms[number], number + 1 == len(stages)
@@ -132,7 +132,7 @@ def _make_put(cell, tile, stages, terms, number):
 
 @device_function
 def _make_part(cell, stages, number):
-    """Make part_of(which): the `Part` of the `which`-th stage, among the stages from the `number`-th on."""
+    """Make part_of(which) -> the `Part` of the `which`-th stage, among the stages from the `number`-th on."""
     stage, short = cell.stages[stages[number]], np.int32
     first, count, largest = cell.first_sum(stages[number]), len(stage.sums), stage.largest
     if number + 1 == len(stages):
@@ -143,7 +143,7 @@ def _make_part(cell, stages, number):
 
 @device_function
 def _make_words(tile):
-    """Make words_of(owned, turn, array): the `Words` of a block's turn; no register holds them from step to step."""
+    """Make words_of(owned, turn, array) -> the `Words` of a block's turn, which take no registers between steps."""
     U, short, hidden_zero = tile.units, np.int32, ptx.hidden_zero
 
     def words_of(owned, turn, array):

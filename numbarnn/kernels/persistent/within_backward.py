@@ -1,8 +1,9 @@
-"""The gradients of the cell's stages, from the last to the first, between a backward step's products and the cell.
+"""The gradients of the cell's stages, from the last stage to the first, between a backward step's products and the
+cell.
 
-`within_forward` in reverse: for sums over units blocks exchange their parts of the sums' gradients (`across`), for a
+This reverses `within_forward`: blocks exchange their parts of the gradients of sums over units (`across`), and for a
 product the gradients of its gates (`exchange`). A pair's gradients from later steps and from above are gathered once
-per step and stay in registers; so do the gradients of later products' vectors.
+per step and stay in registers, and so do the gradients of later products' vectors.
 """
 
 import numpy as np
@@ -22,11 +23,8 @@ from numbarnn.kernels.step.unit_values import make_draw
 
 @device_function
 def _make_carried(cell, tile, inputs, masked):
-    """Make carried(thread, role, turn, i): the state's gradient from later steps, for the thread's i-th pair, a valid
-    one.
-
-    The gradient of h is kept in shared memory.
-    """
+    """Make carried(thread, role, turn, i) -> the state's gradient from later steps, for the thread's i-th pair if
+    valid. It also stores the gradient of h in shared memory."""
     A, U = cell.num_recurrent, tile.units
     zero = np.dtype(compute_dtype(tile.dtype)).type(0)
     sums = products.make_sums(tile, 1, inputs or cell.num_products > 0 or tile.projects)
@@ -51,7 +49,7 @@ def _make_carried(cell, tile, inputs, masked):
 
 @device_function
 def _make_output(tile, inputs, drops):
-    """Make output_of(thread, role, turn, i): the gradient of the output, for the thread's i-th pair, a valid one."""
+    """Make output_of(thread, role, turn, i) -> the output's gradient, for the thread's i-th pair if valid."""
     dtype, U, PARTIALS, ROW_STRIDE = tile.dtype, tile.units, tile.partials, tile.row_stride
     widen, sums, pair_of = storage.widen(dtype), products.make_sums(tile, 1, inputs), make_pair(tile)
     dropout_factor = block.make_dropout_factor(dtype)
@@ -71,14 +69,14 @@ def _make_output(tile, inputs, drops):
 
 
 def gathers(cell, tile):
-    """Return whether a pair's gradients are gathered before the cell, in `Thread.came`."""
+    """Return whether a pair's gradients are gathered in `Thread.came` before the cell runs."""
     return len(cell.stages) > 0 or tile.projects
 
 
 @device_function
 def make_d_state(cell, tile, inputs, masked):
-    """Make d_state_of(thread, role, turn, i): the state's gradient from later steps, for the thread's i-th pair.
-    The pair must be valid. For a cell with stages or a projection `make_gather` has gathered it."""
+    """Make d_state_of(thread, role, turn, i) -> the state's gradient from later steps, for the thread's i-th pair if
+    valid. For a cell with stages or a projection, `make_gather` must have gathered it."""
     if not gathers(cell, tile):
         return _make_carried(cell, tile, inputs, masked)
     load, M = units.loader(cell.num_states, backend()), 1 + cell.num_states
@@ -87,8 +85,8 @@ def make_d_state(cell, tile, inputs, masked):
 
 @device_function
 def make_gather(cell, tile, inputs, drops, masked):
-    """Make gather(thread, role, turn): collect the gradients of the thread's pairs from later steps and from above.
-    It stores them in `Thread.came`, for the functions of a cell with stages."""
+    """Make gather(thread, role, turn), which stores the gradients of the thread's pairs from later steps and from
+    above. The functions of a cell with stages read them in `Thread.came`."""
     carried, output_of = _make_carried(cell, tile, inputs, masked), _make_output(tile, inputs, drops)
     store, pair_of, P, M = units.storer(cell.num_states, backend()), make_pair(tile), tile.pairs, 1 + cell.num_states
 
@@ -104,13 +102,13 @@ def make_gather(cell, tile, inputs, drops, masked):
 
 @device_function
 def make_arguments(cell, tile, inputs, drops, masked):
-    """Make arguments_of(thread, role, turn, i, d_state): the arguments of the cell's backward for the thread's i-th
+    """Make arguments_of(thread, role, turn, i, d_state) -> the arguments of the cell's backward for the thread's i-th
     pair.
 
-    The pair must be valid. Stages take the same arguments. `make_d_state` makes the function that returns d_state.
+    The pair must be valid. Stages take the same arguments. d_state is the result of `make_d_state`'s function.
 
     Args:
-        inputs, drops, masked: as of `forward.make_forward`.
+        inputs, drops, masked: as for `forward.make_forward`.
     """
     dtype, N, K, Q = tile.dtype, cell.num_private, cell.num_saved, cell.num_sums
     number, SEQUENCES, D_SUMS, M = np.dtype(compute_dtype(dtype)).type, np.uint64(tile.sequences), tile.stages, 2 + N
@@ -145,14 +143,14 @@ def make_arguments(cell, tile, inputs, drops, masked):
 
 @device_function
 def _make_came(M):
-    """Make output_of(thread, role, turn, i) for gathered gradients, M numbers of each pair."""
+    """Make output_of(thread, role, turn, i) for gathered gradients, M numbers per pair."""
     return lambda thread, role, turn, i: thread.came[i * M]
 
 
 @device_function
 def make_within(cell, tile, inputs, drops, masked):
-    """Make within(thread, role, turn): the gradients of all stages of a step, the last one first.
-    Without stages it does nothing. Arguments and calling rules: see `within_forward.make_within`."""
+    """Make within(thread, role, turn), which computes the gradients of all stages of a step, the last stage first.
+    Without stages it does nothing. Arguments and calling rules: as for `within_forward.make_within`."""
     stages = tuple(stage for stage in reversed(range(len(cell.stages))) if not cell.stages[stage].largest)
     if not stages:
         return lambda thread, role, turn: None
@@ -175,8 +173,8 @@ def make_within(cell, tile, inputs, drops, masked):
 
 @device_function
 def _make_terms(cell, tile, stage, arguments_of, d_state_of):
-    """Make terms(thread, role, turn, i): a stage's terms of the sums' gradients, or the gradients of its gates.
-    They belong to the thread's i-th pair."""
+    """Make terms(thread, role, turn, i) -> for the thread's i-th pair a stage's terms of the gradients of sums, or the
+    gradients of its gates."""
     terms_of = specialise(cell.stages[stage].backward, tile.dtype, backend())
 
     def terms(thread, role, turn, i):
@@ -187,8 +185,8 @@ def _make_terms(cell, tile, stage, arguments_of, d_state_of):
 
 @device_function
 def _make_product(cell, tile, stage, gradients_of, masked):
-    """Make run(thread, role, turn): a product stage backward.
-    It publishes the gradients of its gates; their product with R is the gradient of the vector multiplied forward."""
+    """Make run(thread, role, turn), which runs a product stage backward.
+    It publishes the gradients of the stage's gates. Their product with R is the gradient of the vector of the stage."""
     dtype, P, S, product = tile.dtype, tile.pairs, cell.num_products, cell.product_number(stage)
     A, first_gate, count = cell.num_ah, cell.first_of_stage(stage), len(cell.stages[stage].gates)
     no_gates = units.zeros(count, backend(), compute_dtype(dtype))

@@ -1,12 +1,12 @@
 """The cell's stages (`numbarnn.cells.definition.Stage`) between a forward step's products and the cell.
 
     arguments_of = make_arguments(...)     # the arguments of the cell's and its stages' functions for a pair
-    within = make_within(...)              # all stages in turn; nothing for a cell without any
+    within = make_within(...)              # runs all stages of a step in order
 
-A step is then a row of stages, and blocks exchange numbers between two of them: for sums over units each block's part
-of the sums (`across`), for a product the block's part of the vector that the stage's rows of R multiply (`exchange`).
-Pre-activations are gathered once per step, those of later products as they come, and stay in registers until the cell
-has used them.
+Between two stages blocks exchange numbers. For sums over units they exchange each block's part of the sums
+(`across`), for a product each block's part of the vector that the stage's rows of R multiply (`exchange`).
+Pre-activations are gathered once per step, those of later products when they arrive, and stay in registers until the
+cell has used them.
 """
 
 import numpy as np
@@ -27,8 +27,8 @@ from numbarnn.kernels.step.unit_values import make_draw
 
 @device_function
 def make_gates(cell, tile, inputs, masked):
-    """Make gates_of(thread, role, number, i) -> (ax, ah): the pre-activations of the thread's i-th pair, with biases.
-    number: of the pair in the block. ah has the gates that multiply h."""
+    """Make gates_of(thread, role, number, i) -> (ax, ah), the thread's i-th pair's pre-activations with biases.
+    number: of the pair in the block. ah has only the gates that multiply h."""
     G, A, U = cell.num_gates, cell.num_recurrent, tile.units
     PARTIALS, ROW_STRIDE, BIASES = tile.partials, tile.row_stride, tile.biases
     recurrent_sums = products.make_sums(tile, A, inputs or cell.num_products > 0 or tile.projects)
@@ -60,12 +60,13 @@ def make_gates(cell, tile, inputs, masked):
 
 @device_function
 def make_arguments(cell, tile, inputs, masked, draws):
-    """Make arguments_of(thread, role, turn, i): the arguments of the cell's forward for the thread's i-th pair.
+    """Make arguments_of(thread, role, turn, i) -> the arguments of the cell's forward for the thread's i-th pair if
+    valid.
 
-    The pair must be valid. Stages take the same arguments. For a cell with stages `make_within` has gathered the gates.
+    Stages take the same arguments. For a cell with stages, `make_within` must have gathered the gates.
 
     Args:
-        inputs, masked: as of `forward.make_forward`. draws: draw random numbers.
+        inputs, masked: as for `forward.make_forward`. draws: draw random numbers.
     """
     dtype, U, Q = tile.dtype, tile.units, cell.num_sums
     TOTALS, number_of, of_state = tile.stages, np.dtype(compute_dtype(dtype)).type, block.make_states(cell, dtype)
@@ -98,7 +99,7 @@ def make_arguments(cell, tile, inputs, masked, draws):
 
 @device_function
 def _make_gathered(cell):
-    """Make gates_of(thread, role, number, i) for gathered gates; in ah the gates of later stages are not valid yet."""
+    """Make gates_of(thread, role, number, i) for gathered gates. Gates of later stages in ah are not valid yet."""
     G, A = cell.num_gates, cell.num_ah
     load_ax, load_ah = units.loader(G, backend()), units.loader(A, backend())
 
@@ -110,13 +111,13 @@ def _make_gathered(cell):
 
 @device_function
 def make_within(cell, tile, save, inputs, masked):
-    """Make within(thread, role, turn): run all stages of a step, in turn; without stages it does nothing.
+    """Make within(thread, role, turn), which runs all stages of a step in order; without stages it does nothing.
 
-    All threads of the block call it together, after a barrier behind the products. It ends with a barrier, after which
-    `thread.timed_out` says whether one of them timed out.
+    All threads of the block call it together, after a barrier behind the products. It ends with a barrier, after
+    which `thread.timed_out` is set if a thread timed out.
 
     Args:
-        save, inputs, masked: as of `forward.make_forward`.
+        save, inputs, masked: as for `forward.make_forward`.
     """
     if not cell.stages:
         return lambda thread, role, turn: None
@@ -149,16 +150,14 @@ def make_within(cell, tile, save, inputs, masked):
 
 @device_function
 def _make_terms(cell, tile, stage, arguments_of):
-    """Make terms(thread, role, turn, i): a stage's terms of the sums, for the thread's i-th pair."""
+    """Make terms(thread, role, turn, i) -> a stage's terms of its sums for the thread's i-th pair."""
     terms_of = specialise(cell.stages[stage].forward, tile.dtype, backend())
     return lambda thread, role, turn, i: terms_of(*arguments_of(thread, role, turn, i))
 
 
 @device_function
 def _make_product(cell, tile, stage, arguments_of):
-    """Make run(thread, role, turn): publish a product stage's vector, multiply it, add the result to the
-    pre-activations.
-    """
+    """Make run(thread, role, turn), which publishes a product stage's vector and adds its product to ah."""
     dtype, P, U, S, product = tile.dtype, tile.pairs, tile.units, cell.num_products, cell.product_number(stage)
     number, count, first_gate = (
         np.dtype(compute_dtype(dtype)).type, len(cell.stages[stage].gates), cell.first_of_stage(stage)
@@ -190,7 +189,7 @@ def _make_product(cell, tile, stage, arguments_of):
 
 @device_function
 def _make_keep(cell, tile):
-    """Make keep(thread, role, turn): the layer's first block keeps the step's sums for backward."""
+    """Make keep(thread, role, turn), by which the layer's first block stores the step's sums for backward."""
     Q, SEQUENCES, THREADS, TOTALS = cell.num_sums, tile.sequences, tile.threads, tile.stages
     index = products.make_index(bool(cell.stages))
 

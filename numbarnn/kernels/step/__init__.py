@@ -1,1 +1,1 @@
-"""A step without its matrix product: the cell, its stages and sums over units, and the arguments of its functions."""
+"""A step without its matrix product: the cell, its stages and sums over units, and their arguments."""

@@ -1,10 +1,10 @@
-"""Named groups of a step's arrays, passed from a pass to its engine, a kernel and a cell's functions.
+"""Named groups of a step's arrays, passed from a pass to its engine, its kernels and the cell's functions.
 
-Fields that a cell or call lacks are None; so are the matrices, which no kernel reads, in the groups that kernels get
-(`forward_arguments`, `backward_arguments`). All arrays belong to one layer and direction; T, B, H, ... as in
-`numbarnn`; G gates of ax, A gates of ah, K saved values, N cell states besides h, S further products, Q sums over
-units, V per-unit parameters. Slot t + 1 of a state follows time t; slots 0 and T + 1 hold the initial states of the
-forward and the backward direction.
+Fields that a cell or call lacks are None. So are matrices, which no kernel reads, in the groups that kernels get
+(`forward_arguments`, `backward_arguments`). All arrays belong to one layer and direction. Sizes are T, B, H, ... as
+in `numbarnn`, and G gates of ax, A gates of ah, K saved values, N cell states besides h, S further products, Q sums
+over units, V per-unit parameters. Slot t + 1 of a state follows time t. Slots 0 and T + 1 hold the initial states of
+the forward and the backward direction.
 """
 
 from dataclasses import dataclass
@@ -38,9 +38,9 @@ class States(NamedTuple):
 
     Attributes:
         h: (T + 2, B, D * H).
-        c: (T + 2, B, D * N * H), the other states, in the dtype that states accumulate in; in inference
+        c: (T + 2, B, D * N * H), the other states, in the dtype in which states accumulate. In inference
             (2, B, D * N * H), slots modulo 2.
-        m: (T + 2, B, D * H), with projection the cell's outputs before it; h is then D * P wide.
+        m: (T + 2, B, D * H), with projection the cell's outputs; h is then D * P wide.
     """
 
     h: Any
@@ -49,10 +49,10 @@ class States(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """Arrays of every step that forward keeps for backward.
+    """What forward keeps of every step for backward.
 
     Attributes:
-        gates: (T, B, K * H), what the cell saves; in training alone. Rows may be longer.
+        gates: (T, B, K * H), what the cell saves, in training only. Rows may be longer.
         v: (T, B, S * H), the vectors of S further products with R; in inference (1, B, S * H).
         sums: (T, B, Q), the stages' sums over units, in the dtype of c; in inference (1, B, Q).
     """
@@ -82,9 +82,9 @@ class Options(NamedTuple):
     """Options of a call.
 
     Attributes:
-        step_mask: (T + 2, B) uint8, slots as in h: which steps are skipped or reset (`numbarnn.common.order`).
-        noise: (6,) uint64, a row of `numbarnn.common.philox.noise_words`; None in inference too.
-        chances: of the cell's random numbers, `numbarnn.cells.definition.Chances`; in inference too.
+        step_mask: (T + 2, B) uint8, slots as for h: skipped and reset steps (`numbarnn.common.order`).
+        noise: (6,) uint64, a row of `numbarnn.common.philox.noise_words`; None in inference.
+        chances: of the cell's random numbers, `numbarnn.cells.definition.Chances`, also in inference.
     """
 
     step_mask: Any = None
@@ -96,9 +96,9 @@ class Gradients(NamedTuple):
     """The gradients of the backward pass.
 
     Attributes:
-        dh, dc: (B, H) and (B, N * H), the gradient of the state: at first of the final one, at last of the initial one.
+        dh, dc: (B, H) and (B, N * H), the gradient of the state: first of the final state, last of the initial state.
         dax: (T, B, G * H), the gradient of x Wᵀ. Rows may be longer; it may be the memory of `Saved.gates`.
-        dah: (T, B, A * H), the gradient of h Rᵀ; is dax if the cell's two gradients are the same.
+        dah: (T, B, A * H), the gradient of h Rᵀ; is dax if the cell's two gradients are equal.
         dy: (T, B, D * H), the gradient of the layer's output, an input.
         dht: (T, B, P), with projection: the complete gradient of h.
         d_per_unit: (T, B, V * H), the gradient of the per-unit parameters in each step.
@@ -122,9 +122,9 @@ class ForwardBuffers:
     Attributes:
         cell: the cell. direction: 0, or 1 for backward in time. save: keep what backward needs (training).
         x: (T, B, I), for engines that multiply it themselves (`Engine.fuses_input`); else None.
-        from_zero: h before the first step is zero for all sequences; its product with R may be left out.
+        from_zero: whether the initial h is zero for all sequences, so that its product with R may be left out.
         allow_tf32: see `Problem`.
-        call_steps: number of steps of the call; a segment of it must round as the whole call does.
+        call_steps: number of steps of the call, as a segment of it must round like the whole call.
     """
 
     has_views: ClassVar = True  # see `numbarnn.programs.views.with_views`
@@ -163,23 +163,23 @@ class BackwardBuffers:
 
 # ------------------------------------------------------------ what the cell's functions read, as step kernels get it
 def of_units(parameters):
-    """Return the `Parameters` that the cell's functions read: per-unit numbers and biases, without the matrices."""
+    """Return the `Parameters` that the cell's functions read: per-unit parameters and biases, without matrices."""
     return parameters._replace(R=None, W=None, W_hr=None)
 
 
 def states_of_cell(states):
-    """Return the `States` that the cell computes: with projection its output is m."""
+    """Return the `States` that the cell computes, in which m takes the place of h with projection."""
     return states if states.m is None else states._replace(h=states.m, m=None)
 
 
 def gradients_of_cell(buffers):
-    """Return the `Gradients` of the states that the cell computes: with projection dh is dm, which includes dy."""
+    """Return the `Gradients` of `states_of_cell`; with projection dh is dm, which includes dy."""
     gradients = buffers.gradients
     return gradients if buffers.states.m is None else gradients._replace(dh=buffers.scratch.dm, dy=None, dht=None)
 
 
 def forward_arguments(buffers):
-    """Return the groups of `ForwardBuffers` as kernels take them, and the direction."""
+    """Return the groups of `ForwardBuffers` and the direction as kernels take them."""
     groups = (
         of_units(buffers.parameters), states_of_cell(buffers.states), buffers.saved, buffers.scratch, buffers.options,
     )  # fmt: skip
@@ -187,7 +187,7 @@ def forward_arguments(buffers):
 
 
 def backward_arguments(buffers):
-    """Return the groups of `BackwardBuffers` as kernels take them, and the direction."""
+    """Return the groups of `BackwardBuffers` and the direction as kernels take them."""
     groups = (
         of_units(buffers.parameters), states_of_cell(buffers.states), buffers.saved, gradients_of_cell(buffers),
         buffers.scratch._replace(dm=None), buffers.options,

@@ -1,16 +1,14 @@
-"""The cell's part of a step, forward and backward, one thread per unit.
+"""The cell's part of a step, forward and backward, with one thread per unit.
 
-A factory makes the kernels for each cell around the cell's scalar functions. Unit indices are unsigned (np.uintp):
-checks for negative indices would cost half the registers.
-
-With arrays of 16 bits (`numbarnn.compile.storage`) equations compute in float32, and c, ah, dh, dc are float32 in
-memory.
+A factory makes the kernels of each cell around the cell's scalar functions. Unit indices are unsigned (np.uintp),
+since checks for negative indices would cost half of the registers. With 16-bit arrays (`numbarnn.compile.storage`)
+equations compute in float32, and c, ah, dh and dc are float32 in memory.
 
 Kernels take the groups of `numbarnn.kernels.step.groups`. A kernel's docstring names the arrays that it uses, and in
 brackets the condition for optional ones. Masked kernels read the step mask (`numbarnn.common.order`): the previous
-state counts as zero (RESET), or is carried through (SKIP). With projection the cell's output is m, and kernels get m
-as h and its gradient dm as dh (`states_of_cell`); a product lies between m and h. A kernel computes the sums over
-units that its functions need, with one block per sequence (`unit_sums`).
+state counts as zero (RESET), or is carried over (SKIP). With projection, kernels get the cell's output m as h and dm
+as dh (`states_of_cell`), and a product leads from m to h. A kernel computes the sums over units that its functions
+need, with one block per sequence (`unit_sums`).
 """
 
 import numpy as np
@@ -51,18 +49,18 @@ def make_pointwise_forward(cell, dtype, save, masked=False):
 
     @cuda.jit
     def pointwise_forward_kernel(parameters, states, saved, scratch, options, direction, t, before):
-        """Compute one step of one direction after all products: the cell's forward equations.
+        """Compute the cell's forward equations of one step of one direction, after all products.
 
-        Writes   states: h[t + 1], c[t + 1]; saved: gates[t] (training, cells that save), the sums[t] (cells with sums)
+        Writes   states: h[t + 1], c[t + 1]; saved: gates[t] (training, cells that save), the sums[t] (cells with
+        sums)
                  that follow all products
-        Reads    parameters: b_w, b_r, per_unit (cells with any); states: h[before], c[before]; scratch: ax[t] = x Wᵀ,
+        Reads    parameters: b_w, b_r, per_unit (cells with any); states: h[before], c[before]; scratch: ax[t] = x
+        Wᵀ,
                  ah = h[before] Rᵀ; saved: other sums[t]; options: step_mask[t + 1] (masked), noise (cells that draw, in
                  training)
-        Launch   2-D, grid-stride over units (x) and sequences (y); any grid is correct, but one block wide if the
-        kernel
-                 computes sums
+        Launch   2-D, grid-stride over units (x) and sequences (y); any grid is correct, but one block wide for sums
         Aliases  gates may be the memory of ax
-        Inference: c is (2, B, D*N*H), its slots modulo 2, unless the call keeps all slots; and sums (1, B, Q)
+        Inference: c is (2, B, D*N*H), its slots modulo 2, unless the call keeps all slots; sums is (1, B, Q)
         """
         H = np.uintp(parameters.b_w.shape[0] // G)
         h_first, c_first = np.uintp(direction) * H, np.uintp(direction * N) * H
@@ -105,7 +103,7 @@ def make_pointwise_backward(cell, dtype, masked=False, projected=False, with_sta
 
     @cuda.jit
     def pointwise_backward_kernel(parameters, states, saved, gradients, scratch, options, direction, t, before):
-        """Compute one step of one direction backward, before its product with R: the cell's backward equations.
+        """Compute the cell's backward equations of one step of one direction, before the product with R.
 
         Writes   gradients: dax[t] of x Wᵀ + b_w, dah[t] of h Rᵀ + b_r (unless it is dax), d_per_unit[t] (cells with
                  such parameters); dh, dc of the state before the step, without the part through R; scratch: the d_sums
@@ -114,9 +112,7 @@ def make_pointwise_backward(cell, dtype, masked=False, projected=False, with_sta
                  projected), d_states[t] (with_states); states: h, c at t + 1 and `before`; parameters: per_unit;
                  scratch: d_v (cells with further products), other d_sums; options: step_mask (masked) at t + 1 and at
                  the next step, noise (cells that draw)
-        Launch   2-D, grid-stride over units (x) and sequences (y); any grid is correct, but one block wide if the
-        kernel
-                 computes gradients of sums
+        Launch   2-D, grid-stride over units (x) and sequences (y); any grid is correct, but one block wide for sums
         Aliases  dax may be the memory of gates
         """
         H = np.uintp(gradients.dh.shape[1])

@@ -1,4 +1,4 @@
-"""Kernels of a step with projection (h = W_hr m, m the cell's output) besides products and the cell."""
+"""The kernels that a step with projection needs besides products and the cell (h = W_hr m, m the cell's output)."""
 
 import numpy as np
 
@@ -69,7 +69,7 @@ def make_join(dtype, masked):
 
 
 def join_arguments(gradients, options):
-    """Return the join kernel's arguments without t and before; dy has its direction's columns."""
+    """Return the join kernel's arguments without t and before. dy has the columns of its direction."""
     used = gradients._replace(dc=None, dax=None, dah=None, d_per_unit=None), Options(options.step_mask)
     return tuple(map(storage.stored_group, used))
 

@@ -1,4 +1,4 @@
-"""Steps with further products (`numbarnn.cells.definition.Stage`): the work between them, one thread per unit."""
+"""The stages of a step with further products (`numbarnn.cells.definition.Stage`), with one thread per unit."""
 
 import numpy as np
 
@@ -37,14 +37,14 @@ def make_stage_forward(cell, stage, dtype, masked=False, draws=False):
     def stage_forward_kernel(parameters, states, saved, scratch, options, direction, save, t, before):
         """Compute the vector that a stage's rows of R multiply, after the products before it.
 
-        Writes   saved: the product's columns of v[t], the sums[t] (cells with sums) right before it; without `save` of
+        Writes   saved: the product's columns of v[t], the sums[t] (cells with sums) right before it; without `save`
+        of
                  v[0], sums[0]
-        Reads    parameters: b_w, b_r, per_unit (cells with any); states: h[before], c[before], without `save` c's slots
+        Reads    parameters: b_w, b_r, per_unit (cells with any); states: h[before], c[before], without `save` c's
+        slots
                  modulo 2; scratch: ax[t], ah; saved: earlier sums; options: step_mask[t + 1] (masked), noise (cells
                  that draw, in training)
-        Launch   2-D, grid-stride over units (x) and sequences (y); any grid is correct, but one block wide if the
-        kernel
-                 computes sums
+        Launch   2-D, grid-stride over units (x) and sequences (y); any grid is correct, but one block wide for sums
         """
         H = np.uintp(parameters.b_w.shape[0] // G)
         v_first = np.uintp(product) * H
@@ -64,7 +64,7 @@ def make_stage_forward(cell, stage, dtype, masked=False, draws=False):
 @per_backend
 def make_stage_backward(cell, stage, dtype, masked=False, projected=False, with_states=False):
     """Make the backward kernel of a cell's stage (its number) for arrays of a dtype.
-    Flags: see `pointwise.make_pointwise_backward`."""
+    Flags: as for `pointwise.make_pointwise_backward`."""
     gradients_of, narrow = specialise(cell.stages[stage].backward, dtype, backend()), storage.narrow(dtype)
     where_of, rows_of = make_where(masked), make_backward_rows(cell, projected, with_states)
     values_of = make_values_backward(cell, dtype, masked, projected, with_states)
@@ -76,14 +76,12 @@ def make_stage_backward(cell, stage, dtype, masked=False, projected=False, with_
     def stage_backward_kernel(parameters, states, saved, gradients, scratch, options, direction, t, before):
         """Compute the gradients of a stage's gates, before their product with R.
 
-        Writes   gradients: the stage's columns of dah[t]; scratch: the d_sums (cells with sums) right after it
-        Reads    saved: gates[t], sums[t]; gradients: dh, dc, dy[t] (not projected), d_states[t] (with_states); states:
-                 h, c at t + 1 and `before`; parameters: per_unit (cells with any); scratch: d_v and d_sums of later
-                 stages;
+        Writes   gradients: the stage's columns of dah[t]; scratch: the d_sums (cells with sums) right after it Reads
+        saved: gates[t], sums[t]; gradients: dh, dc, dy[t] (not projected), d_states[t] (with_states); states: h, c
+        at
+                 t + 1 and `before`; parameters: per_unit (cells with any); scratch: d_v and d_sums of later stages;
                  options: step_mask (masked) at t + 1 and at the next step, noise (cells that draw)
-        Launch   2-D, grid-stride over units (x) and sequences (y); any grid is correct, but one block wide if the
-        kernel
-                 computes gradients of sums
+        Launch   2-D, grid-stride over units (x) and sequences (y); any grid is correct, but one block wide for sums
         """
         H = np.uintp(gradients.dh.shape[1])
         dah_first = np.uintp(first_gate) * H
@@ -104,7 +102,7 @@ def make_stage_backward(cell, stage, dtype, masked=False, projected=False, with_
 
 
 def forward_arguments(buffers):
-    """Return the forward kernel's arguments without t and before, the same in training and inference."""
+    """Return the forward kernel's arguments without t and before, for training and inference."""
     parameters, states, saved, *others = groups.forward_arguments(buffers)
     return parameters, states, saved._replace(gates=None), *others, np.int32(buffers.save)
 

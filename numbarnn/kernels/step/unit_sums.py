@@ -1,8 +1,8 @@
-"""Sums over the units of one sequence (`numbarnn.cells.definition.Stage`), computed by the kernel that reads them.
+"""Sums over the units of a sequence (`numbarnn.cells.definition.Stage`), computed by the kernel that reads them.
 
-One block has all units of a sequence. For each stage with sums, each thread adds up the terms of its own units. Then
-the block adds up the threads' results in a fixed order, and the next stage sees the sums. All threads of the block
-take part. A stage that wants the largest term (`Stage.largest`) replaces "add" by "take the larger".
+One block has all units of a sequence. For each stage with sums, each thread adds up the terms of its own units, and
+the block adds the threads' results in a fixed order, before the next stage. All threads of the block take part. A
+stage that needs the largest term (`Stage.largest`) takes the larger of two terms instead of adding them.
 """
 
 import numpy as np
@@ -19,13 +19,13 @@ SHARED_BYTES = 48 * 1024
 
 
 def _sizes():
-    """Return a block's threads, and the number of partial sums of each sum."""
+    """Return the number of threads of a block, and the number of partial sums of each sum."""
     return (4, 2) if is_tiny() else (256, 16)
 
 
 def threads(cell, dtype, stages):
-    """Return the most threads of a block that adds up the terms of some stages; 0 without stages.
-    A stage with many sums fills shared memory, and has fewer threads."""
+    """Return the most threads of a block that adds up the terms of some stages, or 0 without stages.
+    The threads of a stage with many sums are fewer, so that the sums fit in shared memory."""
     room, size = SHARED_BYTES // np.dtype(compute_dtype(dtype)).itemsize, _sizes()[0]
     while size > 32 and _shared_numbers(cell, stages, size) > room:
         size //= 2
@@ -33,26 +33,28 @@ def threads(cell, dtype, stages):
 
 
 def _shared_numbers(cell, stages, size):
-    """Return how many numbers lie in shared memory: for each sum one per thread, and its partial sums."""
+    """Return the count of numbers in shared memory: for each sum one per thread, and its partial sums."""
     return max((len(cell.stages[stage].sums) for stage in stages), default=0) * (size + _sizes()[1])
 
 
 def make_forward_sums(cell, stages, dtype, masked, draws):
-    """Make a device function that writes the sums of some stages to the row of sums, stage after stage.
+    """Make a device function (rows, parameters, options, where, H) that writes the sums of some stages to the row of
+    sums.
 
-    It takes (rows, parameters, options, where, H); arguments as of `unit_values.make_values_forward`.
+    Its arguments are those of `unit_values.make_values_forward`.
 
     Args:
-        stages: their numbers; may be none.
+        stages: their numbers; may be empty.
     """
     functions = tuple(cell.stages[stage].forward for stage in stages)
     return _make_sums(cell, stages, functions, make_values_forward(cell, dtype, masked, draws), dtype)
 
 
 def make_backward_sums(cell, stages, dtype, flags):
-    """Make a device function that writes the gradients of some stages' sums to the row of d_sums.
+    """Make a device function (rows, parameters, options, where, H) that writes gradients of stages' sums to the row of
+    d_sums.
 
-    It takes (rows, parameters, options, where, H); arguments as of `unit_values.make_values_backward`.
+    Its arguments are those of `unit_values.make_values_backward`.
 
     Args:
         flags: (masked, projected, with_states).
@@ -63,8 +65,7 @@ def make_backward_sums(cell, stages, dtype, flags):
 
 @device_function
 def _make_sums(cell, stages, functions, values_of, dtype):
-    """Make a device function that writes stages' sums to the last of `rows`.
-    That is sums in `ForwardRows` and d_sums in `BackwardRows`."""
+    """Make a device function that writes stages' sums to the last of `rows`, which is sums or d_sums."""
     if not stages:
         return lambda rows, parameters, options, where, H: None
     phases = tuple(_make_phase(cell, *each, values_of, dtype) for each in zip(stages, functions, strict=True))
@@ -98,8 +99,8 @@ def _make_phase(cell, stage, function, values_of, dtype):
 
 @device_function
 def _make_add_across(count, dtype, largest):
-    """Make add_across(out, first, shared, terms): out[first + k] = the sum of all threads' terms[k], or the largest.
-    It ends with a barrier, after which all threads see the results."""
+    """Make add_across(out, first, shared, terms), which sets out[first + k] to the sum (or the largest) of all threads'
+    terms[k]. It ends with a barrier, after which all threads see the results."""
     none, store = np.dtype(dtype).type(-np.inf if largest else 0), units.storer(count, backend())
     add, (_, PARTS) = make_add(largest), _sizes()
 
@@ -125,5 +126,5 @@ def _make_add_across(count, dtype, largest):
 
 @device_function
 def make_add(largest):
-    """Make add(a, b): the sum of two terms, or the larger of them; NaN if either is."""
+    """Make add(a, b) -> the sum of two terms, or the larger of them; NaN if either is."""
     return (lambda a, b: a if a > b or a != a else b) if largest else (lambda a, b: a + b)

@@ -1,8 +1,7 @@
 """Load the arguments of a cell's functions: device functions per cell, for all kernels with one thread per unit.
 
-A kernel takes the groups of `numbarnn.kernels.step.groups` and reads the rows of one sequence at one step. Fields that
-a cell or a call lacks are None, in groups and rows; the factories' flags repeat that, as Numba needs it when it
-compiles.
+A kernel takes the groups of `numbarnn.kernels.step.groups` and reads the rows of one sequence at one step. Fields
+that a cell or a call lacks are None, in groups and rows. The factories' flags say so too, as Numba compiles by them.
 """
 
 from typing import Any, NamedTuple
@@ -18,10 +17,10 @@ from numbarnn.kernels.device import device_function
 
 
 class Where(NamedTuple):
-    """Which step of which sequence.
+    """A step of a sequence.
 
     Attributes:
-        code, code_after: the step mask of the step, and of the next one in its direction; 0 without a mask.
+        code, code_after: the step mask of the step, and of the next step in its direction; 0 without a mask.
         direction, t: of the step. b: the sequence.
     """
 
@@ -44,8 +43,7 @@ class ForwardRows(NamedTuple):
 
 class BackwardRows(NamedTuple):
     """One sequence's rows of a step backward: h and c before and after the step, of both directions; saved values
-    (gates, sums); gradients, named as in their groups.
-    """
+    (gates, sums); gradients, named as in their groups."""
 
     h_before: Any
     c_before: Any
@@ -63,9 +61,8 @@ class BackwardRows(NamedTuple):
 
 @device_function
 def make_where(masked):
-    """Make where(options, direction, t, before, b): a `Where`.
-    `before` is the slot of the state before the step: t, or t + 2 in the second direction. The next step is the other
-    of these two slots."""
+    """Make where(options, direction, t, before, b) -> a `Where`. `before` is the slot of the state before the step: t,
+    or t + 2 in the second direction. The next step's slot is the other of the two."""
 
     def where(options, direction, t, before, b):
         code = options.step_mask[t + 1, b] if masked else 0
@@ -77,8 +74,8 @@ def make_where(masked):
 
 @device_function
 def make_forward_rows(cell):
-    """Make rows(states, saved, scratch, t, before, b, save): `ForwardRows`.
-    Without `save`, sums have one slot, and c has two that alternate, unless the call keeps all of them."""
+    """Make rows(states, saved, scratch, t, before, b, save) -> `ForwardRows`.
+    Without `save`, sums have one slot, and c has two slots in turn, unless the call keeps all of them."""
     has_sums = cell.num_sums > 0
 
     def rows(states, saved, scratch, t, before, b, save):
@@ -91,11 +88,8 @@ def make_forward_rows(cell):
 
 @device_function
 def make_backward_rows(cell, projected, with_states=False):
-    """Make rows(states, saved, gradients, scratch, t, before, b): `BackwardRows`.
-
-    Args:
-        with_states: every step's cell states have a gradient.
-    """
+    """Make rows(states, saved, gradients, scratch, t, before, b) -> `BackwardRows`.
+    with_states: whether every step's cell states have a gradient."""
     has_sums, has_products, has_saved = cell.num_sums > 0, cell.num_products > 0, cell.num_saved > 0
 
     def rows(states, saved, gradients, scratch, t, before, b):
@@ -113,7 +107,7 @@ def make_backward_rows(cell, projected, with_states=False):
 
 @device_function
 def make_draw(noise, dtype, draws):
-    """Make draw(chances, words, position, t), see `units.noise_loader`; without `draws` it returns the means."""
+    """Make draw(chances, words, position, t) (see `units.noise_loader`), which returns means without `draws`."""
     forms = tuple(one.form for one in noise)
     if draws:
         return units.noise_loader(forms, backend(), compute_dtype(dtype))
@@ -123,7 +117,7 @@ def make_draw(noise, dtype, draws):
 
 @device_function
 def make_load_sums(count, dtype):
-    """Make load(row, H): (H as a number, the row's sums); () for a cell without sums."""
+    """Make load(row, H) -> (H as a number, the row's sums), or () for a cell without sums."""
     if count == 0:
         return lambda row, H: ()
     number, load, whole = np.dtype(compute_dtype(dtype)).type, units.loader(count, backend()), units.joiner(backend())
@@ -133,13 +127,13 @@ def make_load_sums(count, dtype):
 
 @device_function
 def make_values_forward(cell, dtype, masked, draws):
-    """Make values_of(rows, parameters, options, where, j, H): the arguments of a cell's forward for unit j.
+    """Make values_of(rows, parameters, options, where, j, H) -> (arguments, state) for unit j.
 
-    Its stages take the same arguments. It also returns the state that a skipped step carries on.
+    The arguments are those of the cell's forward and of its stages. A skipped step carries on the state.
 
     Args of values_of:
-        rows: `ForwardRows`. parameters: `Parameters`; b_w, b_r and per_unit are read.
-        options: `Options`; noise (with `draws`) and chances are read. where: a `Where`.
+        rows: `ForwardRows`. parameters: `Parameters`, with b_w, b_r and per_unit.
+        options: `Options`, with noise (if `draws`) and chances. where: a `Where`.
     """
     widen, number = storage.widen(dtype), compute_dtype(dtype)
     load_ax = units.biased_loader(cell.num_gates, backend(), widen, widen)
@@ -166,17 +160,17 @@ def make_values_forward(cell, dtype, masked, draws):
 
 @device_function
 def make_values_backward(cell, dtype, masked, projected, with_states=False):
-    """Make values_of(rows, parameters, options, where, j, H): the arguments of a cell's backward for unit j.
+    """Make values_of(rows, parameters, options, where, j, H) -> (arguments, gradient of the state) for unit j.
 
-    Its stages take the same arguments. It also returns the gradient of the state that a skipped step carries on.
+    The arguments are those of the cell's backward and of its stages. A skipped step carries on the gradient.
 
     Args:
         projected: dh is the complete gradient of m, and there is no dy.
         with_states: the step's cell states have a gradient d_states besides that from later steps.
 
     Args of values_of:
-        rows: `BackwardRows`. parameters: `Parameters`; per_unit is read.
-        options: `Options`; noise (if drawn) and chances are read. where: a `Where`.
+        rows: `BackwardRows`. parameters: `Parameters`, with per_unit.
+        options: `Options`, with noise (if drawn) and chances. where: a `Where`.
     """
     widen, number = storage.widen(dtype), compute_dtype(dtype)
     load_private, load_saved = units.loader(cell.num_private, backend()), units.loader(cell.num_saved, backend(), widen)

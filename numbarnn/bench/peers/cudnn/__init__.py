@@ -1,6 +1,6 @@
-"""cuDNN's recurrent networks called through ctypes: NumPy arrays in, NumPy arrays out. The peer on NVIDIA GPUs.
+"""Call cuDNN's recurrent networks through ctypes: NumPy arrays in, NumPy arrays out.
 
-Needed are CuPy, an NVIDIA driver and cuDNN 9: pip install nvidia-cudnn-cu12, or -cu13.
+This needs CuPy, an NVIDIA driver and cuDNN 9 (pip install nvidia-cudnn-cu12, or -cu13).
 
     rnn = cudnn.Rnn("lstm", input_size, hidden_size, num_layers)
     call = rnn.call(x, (hx, cx), weights, gradients=(dy, dhy, dcy))  # weights: a dict with PyTorch's names

@@ -23,12 +23,12 @@ CLIP_MINMAX = 1  # cudnnRNNClipMode_t
 
 @dataclass(frozen=True)
 class Options:
-    """Options of one `Rnn`. Nothing is checked here: cuDNN refuses in its own words.
+    """Options of one `Rnn`, which cuDNN checks.
 
     Attributes:
         bias: True or "double", False or "none", "input" (only b_w), "recurrent" (only b_r).
         cell_clip: None, (lclip, rclip), or a number c for (-c, c).
-        math_type: a name of MATH_TYPES; None for "tensor_op" in halves, else "fma", which keeps TF32 away.
+        math_type: a name of MATH_TYPES. None: "tensor_op" in half precision, else "fma", which excludes TF32.
     """
 
     cell: str
@@ -57,9 +57,9 @@ class Options:
 
 
 class Descriptor:
-    """A descriptor of one kind ("Tensor", "Dropout", "RNN", "RNNData"), destroyed when nothing refers to the object.
+    """A descriptor of one kind ("Tensor", "Dropout", "RNN", "RNNData"), destroyed with the object.
 
-    pointer: what calls take. kept: what cuDNN may refer to as long as the descriptor lives.
+    pointer: cuDNN's argument. kept: an object that must live as long as the descriptor.
     """
 
     def __init__(self, library, kind, kept=None):
@@ -71,7 +71,6 @@ class Descriptor:
 
 
 def tensor(library, shape, dtype):
-    """Return a fully packed tensor of a shape."""
     made, strides = Descriptor(library, "Tensor"), np.cumprod([1, *shape[:0:-1]])[::-1]
     about = {"dataType": DTYPES[dtype], "nbDims": len(shape), "dimA": _ints(shape), "strideA": _ints(strides)}
     library.call("cudnnSetTensorNdDescriptor", tensorDesc=made.pointer, **about)
@@ -79,10 +78,7 @@ def tensor(library, shape, dtype):
 
 
 def network(session, chosen):
-    """Return a network of some `Options`; CudnnError where cuDNN does not take them.
-
-    It has no dropout: masks are numbarnn's own, multiplied by between networks of one layer.
-    """
+    """Return the descriptor of a network without dropout. Raise CudnnError if cuDNN refuses the `Options`."""
     dropout = Descriptor(session.library, "Dropout")
     nothing = {"dropout": 0.0, "states": None, "stateSizeInBytes": 0, "seed": 0}
     session.call("cudnnSetDropoutDescriptor", dropoutDesc=dropout.pointer, **nothing)
@@ -92,7 +88,6 @@ def network(session, chosen):
 
 
 def set_network(made, chosen, dropout=None):
-    """Set a network's descriptor."""
     made.library.call(
         "cudnnSetRNNDescriptor_v8", rnnDesc=made.pointer, algo=ALGORITHMS[chosen.algorithm],
         cellMode=CELLS[chosen.cell], biasMode=BIAS_MODES[chosen.bias_mode], dirMode=chosen.directions - 1,
@@ -108,12 +103,11 @@ def set_network(made, chosen, dropout=None):
 
 
 def sequences(library, chosen, steps, width, lengths, padding_value):
-    """Return sequences of vectors of a width, with B lengths (ints).
+    """Return the descriptor of sequences of vectors, with B lengths (ints).
 
-    padding_value: what cuDNN writes into the padding of an output; None leaves that undefined.
-    """
+    padding_value: value of an output's padding; None: undefined."""
     fill = None if padding_value is None else np.array([padding_value]).astype(numpy_dtype(chosen.dtype))
-    made = Descriptor(library, "RNNData", kept=fill)  # cuDNN does not say whether it copies it
+    made = Descriptor(library, "RNNData", kept=fill)  # cuDNN may or may not copy it
     library.call(
         "cudnnSetRNNDataDescriptor", rnnDataDesc=made.pointer, dataType=DTYPES[chosen.dtype],
         layout=LAYOUTS[chosen.layout], maxSeqLength=steps, batchSize=len(lengths), vectorSize=width,
@@ -123,5 +117,4 @@ def sequences(library, chosen, steps, width, lengths, padding_value):
 
 
 def _ints(values):
-    """Return a C array of ints."""
     return (ctypes.c_int * len(values))(*map(int, values))

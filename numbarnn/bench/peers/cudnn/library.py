@@ -1,7 +1,6 @@
-"""cuDNN 9 found, loaded and called, arguments by cuDNN's own names; its handle on the first GPU, with CuPy's memory.
+"""Find, load and call cuDNN 9, with arguments by cuDNN's names, on the first GPU, with CuPy's memory.
 
-The prototypes are those of the headers in the wheel (nvidia/cudnn/include, cuDNN 9.28); a test compares them with the
-headers wherever those are installed. As arguments are given by name, none can take another's place.
+The prototypes are those of the wheel's headers (nvidia/cudnn/include, cuDNN 9.28). A test compares them.
 """
 
 import ctypes
@@ -17,7 +16,7 @@ from numbarnn import engines
 from numbarnn.cuda.driver import cupy
 
 OLDEST = 90000  # cudnnGetVersion: major * 10000 + minor * 100 + patch
-PATH_VARIABLE = "NUMBARNN_CUDNN"  # cuDNN's file, or the folder with it, instead of a search
+PATH_VARIABLE = "NUMBARNN_CUDNN"  # path of cuDNN's file or folder, instead of a search
 INSTALL = "pip install nvidia-cudnn-cu12 (or nvidia-cudnn-cu13: whichever CUDA your driver supports)"
 
 # One letter per C type: i int, int32_t or an enum; u uint32_t; z size_t; Q unsigned long long; f float; d double;
@@ -64,7 +63,7 @@ PROTOTYPES = {
     for function, arguments in _PROTOTYPES.items()
 }
 
-# What to do, by the first digit of a status; by the status itself where more is known.
+# Status, or its first digit -> what to do.
 _CURES = {
     1001: "usually there is no GPU or driver that this cuDNN can use, or its cuBLAS is missing: pip install "
     "nvidia-cublas-cu12 nvidia-cuda-nvrtc-cu12 (for CUDA 13: nvidia-cublas nvidia-cuda-nvrtc)",
@@ -75,7 +74,7 @@ _CURES = {
 
 
 class CudnnError(RuntimeError):
-    """cuDNN returned another status than success; refused: it says that it does not support what was asked for."""
+    """cuDNN returned an error. refused: it does not support the options."""
 
     refused = property(lambda self: self.status // 1000 == 3)
 
@@ -88,9 +87,9 @@ class CudnnError(RuntimeError):
 
 
 class Library:
-    """cuDNN, loaded from a file, a path or a name for the system's own search; version: its number, such as 92800.
+    """cuDNN, loaded from a path or by a name that the system finds. version: its number, such as 92800.
 
-    Raises OSError where it cannot be loaded, RuntimeError where it is older than 9.0.
+    Raises OSError if it cannot be loaded, RuntimeError if it is older than 9.0.
     """
 
     def __init__(self, file):
@@ -104,7 +103,7 @@ class Library:
             raise RuntimeError(f"{self.file} is cuDNN {self.version_text}; cuDNN 9 is needed: {INSTALL}")
 
     def call(self, function, **arguments):
-        """Call a function of PROTOTYPES with its arguments by name, None for NULL; CudnnError if it fails."""
+        """Call a function of PROTOTYPES, None for NULL. Raise CudnnError if it fails."""
         values = in_order(function, arguments)
         try:
             pointer = getattr(self._library, function)
@@ -118,7 +117,7 @@ class Library:
 
 
 def in_order(function, arguments):
-    """Return the values of a dict of arguments in the order of the function's prototype."""
+    """Return arguments in the order of the function's prototype."""
     names = [name for name, _ in PROTOTYPES[function]]
     if set(names) != set(arguments):
         raise TypeError(
@@ -128,18 +127,16 @@ def in_order(function, arguments):
 
 
 def ask(call, function, outputs, **arguments):
-    """Return the numbers that a function of cuDNN's writes, by name; outputs: their types and names, such as
-    "i:algo z:workSpaceSize"; call: a `Library`'s or a `Session`'s."""
+    """Return name -> number that a cuDNN function writes. outputs: types and names, such as "i:algo"."""
     found = {output[2:]: _TYPES[output[0]]() for output in outputs.split()}
     call(function, **arguments, **{name: ctypes.byref(value) for name, value in found.items()})
     return {name: value.value for name, value in found.items()}
 
 
 def load(roots=None):
-    """Return the first cuDNN 9 found: of the environment variable alone, else wheels on `roots`, then the system.
+    """Load cuDNN 9 from the environment variable's path, or from wheels in `roots`, or as the system finds it.
 
-    RuntimeError, with where it was looked for and what to install, if none is.
-    """
+    Raise RuntimeError, which says what to install, if there is none."""
     names, problems = ("libcudnn.so.9", "libcudnn.so"), []
     if chosen := os.environ.get(PATH_VARIABLE):
         files = [Path(chosen, name) for name in names] if Path(chosen).is_dir() else [Path(chosen)]
@@ -158,11 +155,11 @@ library = cache(load)
 
 
 def preload_companions(roots=None):
-    """Load cuBLAS and NVRTC of the wheels, which cuDNN then finds by name; what is not there, it searches itself."""
+    """Load cuBLAS and NVRTC from wheels, so that cuDNN finds them by name."""
     for root in roots or sys.path:
         for pattern in ("libcublasLt.so.*", "libcublas.so.*", "libnvrtc.so.*"):
             for file in sorted(Path(root).glob(f"nvidia/*/lib/{pattern}")):
-                with suppress(OSError):  # what cannot be loaded here cannot be cuDNN's: it reports what it lacks
+                with suppress(OSError):  # cuDNN reports what it lacks
                     ctypes.CDLL(str(file), mode=ctypes.RTLD_GLOBAL)
 
 
@@ -170,24 +167,24 @@ NAN_BYTE = 0xFF  # a number of such bytes is NaN in every dtype
 
 
 class Session:
-    """cuDNN on one device. One thread at a time may use it, as cuDNN's handle allows no more.
+    """cuDNN on one device, for one thread at a time.
 
     Args:
-        library: a `Library`. arrays: CuPy. device: CuPy's, a context in which it is the current one.
+        library: a `Library`. arrays: the module CuPy. device: a CuPy device.
     """
 
     def __init__(self, library, arrays, device):
         self.library, self._arrays, self.device, self.handle = library, arrays, device, ctypes.c_void_p()
-        with device:  # the handle is never destroyed: a Session is kept as long as the process lives
+        with device:  # the handle is never destroyed: a Session lives as long as the process
             library.call("cudnnCreate", handle=ctypes.byref(self.handle))
 
     def call(self, function, **arguments):
-        """Call a function of cuDNN that takes the handle, and leave what it started to the device."""
+        """Call a cuDNN function that takes the handle, without waiting for the device."""
         with self.device:
             self.library.call(function, handle=self.handle, **arguments)
 
     def empty(self, shape, dtype, byte=None):
-        """Return a new array of CuPy's, with every byte set if one is given."""
+        """Return a new CuPy array. byte: value of every byte."""
         try:
             with self.device:
                 array = self._arrays.empty(shape, dtype)
@@ -198,7 +195,7 @@ class Session:
         return array
 
     def copied(self, array):
-        """Return a NumPy array's elements on the device; None for None, which is NULL."""
+        """Copy a NumPy array to the device; None stays None."""
         if array is not None:
             out = self.empty(array.shape, array.dtype)
             with self.device:
@@ -206,27 +203,25 @@ class Session:
             return out
 
     def fill(self, array, byte, stream=None):
-        """Set every byte when what stands before it on a stream is done; None: the default stream."""
+        """Set every byte, in the order of a stream; None: the default stream."""
         with self.device:
             self._arrays.cuda.runtime.memsetAsync(array.data.ptr, byte, array.nbytes, stream or 0)
 
     def read(self, array):
-        """Return an array of the device as NumPy's."""
         with self.device:
             return self._arrays.asnumpy(array)
 
     def record(self, work):
-        """Return the graph of what `work(stream)` starts; a RuntimeError says that it cannot be recorded.
+        """Return the CUDA graph of what `work(stream)` starts. The caller must keep the memory that it uses.
 
-        Memory that the work uses has to be kept by whoever launches it.
-        """
+        Raise RuntimeError if it cannot be captured."""
         with self.device:
             stream = self._arrays.cuda.Stream(non_blocking=True)
-            stream.begin_capture()  # in the relaxed mode: cuDNN allocates memory at times
+            stream.begin_capture()  # in relaxed mode, as cuDNN may allocate memory
             try:
                 self.call("cudnnSetStream", streamId=stream.ptr)
                 work(stream.ptr)
-            except BaseException:  # the recording has to end, whatever became of it; what is raised is the reason
+            except BaseException:  # the capture must end in any case
                 with suppress(RuntimeError):
                     stream.end_capture()
                 raise
@@ -235,12 +230,12 @@ class Session:
             return stream.end_capture()
 
     def launch(self, graph):
-        """Start a graph on the default stream, without waiting."""
+        """Launch a graph on the default stream, without waiting."""
         with self.device:
             graph.launch(self._arrays.cuda.Stream.null)
 
     def __str__(self):
-        """Name the source of results: cuDNN 9.28.0 on NVIDIA H200, CUDA driver 13.0."""
+        """Return "cuDNN 9.28.0 on NVIDIA H200, CUDA driver 13.0"."""
         runtime = self._arrays.cuda.runtime
         name, driver = runtime.getDeviceProperties(0)["name"].decode(errors="replace"), runtime.driverGetVersion()
         return f"cuDNN {self.library.version_text} on {name}, CUDA driver {driver // 1000}.{driver % 1000 // 10}"
@@ -248,7 +243,7 @@ class Session:
 
 @cache
 def default_session():
-    """Return cuDNN on the first GPU; RuntimeError where cuDNN, a driver or a GPU is missing, or it does not start."""
+    """Return cuDNN on the first GPU. Raise RuntimeError if it cannot be used."""
     loaded = library()
     if (problem := engines.why_not("cuda")) is not None:
         raise RuntimeError(f"cuDNN needs an NVIDIA GPU and its driver: {problem}")
@@ -258,7 +253,7 @@ def default_session():
 
 @cache
 def why_not():
-    """Return why cuDNN cannot be used here, as a sentence; None where it can."""
+    """Return why cuDNN cannot be used here; None if it can."""
     try:
         default_session()
     except RuntimeError as error:

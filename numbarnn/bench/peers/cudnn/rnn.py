@@ -13,15 +13,16 @@ FORWARD, DATA, WEIGHTS = "cudnnRNNForward", "cudnnRNNBackwardData_v8", "cudnnRNN
 
 
 class Call:
-    """The arrays of one call on the device, cuDNN's spaces and its descriptors, to run again and again: a run copies
-    nothing, allocates nothing and does not wait. As cuDNN adds gradients of weights to what is there, they are set to
-    zero first. Outputs are full of NaN before the first: NaN that is left is what cuDNN did not write.
+    """The arrays, spaces and descriptors of one call, to run it repeatedly: a run neither copies, allocates nor waits.
+
+    cuDNN adds gradients of weights to those in memory, which are set to zero first. Outputs are filled with NaN once,
+    so that unwritten elements show.
 
     Attributes:
-        shapes: name -> shape of every array that a call may have; None for a state that the cell does not have.
-        buffers: name -> array of CuPy's, or None for NULL; spaces, of bytes, under cuDNN's names.
-        functions: those that it calls, all of them.
-        why_no_graph: why `run` makes cuDNN's calls one by one, in cuDNN's or CUDA's words; None: it launches a graph.
+        shapes: name -> shape of every array; None for a state that the cell does not have.
+        buffers: name -> CuPy array, or None for NULL; also cuDNN's spaces.
+        functions: cuDNN's functions in the call.
+        why_no_graph: why `run` calls the functions one by one; None: it launches a graph.
     """
 
     def __init__(self, rnn, steps, lengths, padding_value, training):
@@ -54,7 +55,7 @@ class Call:
             self.buffers[name] = self._session.empty(size, np.uint8) if there else None
 
     def put(self, **arrays):
-        """Copy arrays by name to the device, None for NULL; ValueError where one does not fit."""
+        """Copy arrays by name to the device, None for NULL. Raise ValueError if one does not fit."""
         for name, array in arrays.items():
             if array is not None and (array.shape != self.shapes[name] or array.dtype != self.rnn.dtype):
                 wanted = f"{self.shapes[name]} of {self.rnn.dtype}"
@@ -62,12 +63,12 @@ class Call:
         self.buffers |= {name: self._session.copied(array) for name, array in arrays.items()}
 
     def make(self, *names):
-        """Make outputs, full of NaN."""
+        """Make outputs filled with NaN."""
         make, dtype = self._session.empty, self.rnn.dtype
         self.buffers |= {name: (shape := self.shapes[name]) and make(shape, dtype, NAN_BYTE) for name in names}
 
     def start(self, functions, stream=None):
-        """Call functions of cuDNN's, without waiting."""
+        """Call cuDNN's functions, without waiting."""
         buffers = self.buffers | {"weightSpace": self.buffers["weights"], "dweightSpace": self.buffers.get("dw")}
         for function in functions:
             if function == WEIGHTS:
@@ -77,7 +78,7 @@ class Call:
             self._session.call(function, **arguments)
 
     def choose(self, *functions):
-        """From now on a run makes these of the calls only, as one CUDA graph where they can be recorded."""
+        """Let `run` make only these calls, as one CUDA graph if they can be captured."""
         self._session.device.synchronize()
         self._chosen, self._graph, self.why_no_graph = functions, None, None
         try:
@@ -86,14 +87,13 @@ class Call:
             self.why_no_graph = str(error)
 
     def run(self):
-        """Start the chosen calls on the default stream."""
         if self._graph is None:
             self.start(self._chosen)
         else:
             self._session.launch(self._graph)
 
     def results(self):
-        """Return name -> array of all outputs; after all calls anew where a run makes some of them only."""
+        """Return name -> array of all outputs. If `run` makes only some calls, make all of them first."""
         if self._chosen != self.functions:
             self.start(self.functions)
         self._session.device.synchronize()
@@ -102,19 +102,19 @@ class Call:
 
 
 class Rnn:
-    """A stack of recurrent layers in cuDNN: see `Options`.
+    """A stack of recurrent layers in cuDNN. Arguments as in `Options`.
 
-    CudnnError, here and in its calls: cuDNN refuses, or fails. RuntimeError: cuDNN, a driver or a GPU is missing.
+    Raises CudnnError if cuDNN refuses or fails, RuntimeError if cuDNN, a driver or a GPU is missing.
 
     Attributes:
-        space: numbarnn's `WeightSpace`, which is cuDNN's; a test asks cuDNN where each parameter stands.
+        space: numbarnn's `WeightSpace`, whose layout is cuDNN's, as a test checks.
     """
 
     def __init__(self, cell, input_size, hidden_size, num_layers=1, *, session=None, **chosen):
         self.options = Options(cell, input_size, hidden_size, num_layers, **chosen)
         self.dtype, self.session = numpy_dtype(self.options.dtype), session or default_session()
         self.descriptor = descriptors.network(self.session, self.options)
-        self._built_for = None  # the batch that PERSIST_DYNAMIC was compiled for
+        self._built_for = None  # batch size for which PERSIST_DYNAMIC was compiled
         o, asked = self.options, "z:weightSpaceSize"
         sizes = o.gates, o.input_size, (o.hidden_size,) * o.num_layers, o.directions
         self.space = WeightSpace(*sizes, o.bias_mode, o.proj_size, o.input_mode)
@@ -123,28 +123,26 @@ class Rnn:
             raise RuntimeError(f"this cuDNN's weight space has {found} bytes, not those of {self.space.size} elements")
 
     def split(self, flat):
-        """Return PyTorch's name -> view of a flat weight space."""
         return self.space.views(flat)
 
     def join(self, parameters):
-        """Return the flat weight space with the arrays of a dict by PyTorch's names."""
+        """Return the flat weight space of a dict of arrays by PyTorch's names."""
         flat = np.zeros(self.space.size, self.dtype)
         for name, view in self.split(flat).items():
             view[...] = parameters[name]
         return flat
 
     def call(self, x, states, weights, gradients=None, lengths=None, padding_value=0.0):
-        """Return a `Call` that has run: inference, or with gradients training and both backward functions.
+        """Run inference, or with gradients training and backward, and return the `Call`.
 
         Args:
-            x: (T, B, I), or with layout="seq_major_packed" (sum of lengths, I): first the B vectors of time 0, then
-                those of time 1 of the sequences that have one; lengths descend.
-            states: hx (L*D, B, H), or P for H, and cx (L*D, B, H), LSTM only; None is zero, cuDNN's NULL.
-            weights: a dict of arrays by PyTorch's names. gradients: (dy, dhy, dcy); None: zero.
-            lengths: B ints, each 0..T; None for T each. padding_value: what cuDNN writes into y's padding, or None.
+            x: (T, B, I), or with layout="seq_major_packed" (sum of lengths, I), time after time; lengths descend.
+            states: hx (L*D, B, H or P) and cx (L*D, B, H); None is zero.
+            weights: a dict of arrays by PyTorch's names. gradients: (dy, dhy, dcy); None is zero.
+            lengths: B ints from 0 to T; None: all T. padding_value: value of y's padding, or None.
         """
         lengths = (len(x),) * x.shape[1] if lengths is None else tuple(map(int, lengths))
-        # PERSIST_DYNAMIC is compiled for one batch size, before the sizes of its spaces are asked for.
+        # PERSIST_DYNAMIC must be compiled for the batch size before the sizes of its spaces are known.
         if self.options.algorithm == "persist_dynamic" and self._built_for != len(lengths):
             self.session.call("cudnnBuildRNNDynamic", rnnDesc=self.descriptor.pointer, miniBatch=len(lengths))
             self._built_for = len(lengths)
@@ -157,7 +155,7 @@ class Rnn:
                 dy=np.zeros(call.shapes["y"], self.dtype) if dy is None else dy, dhy=dhy, dcy=dcy
             )  # no NULL for dy
             call.make("dx", "dhx", "dcx", "dw")
-        call.start(call.functions)  # not recorded yet: what cuDNN loads and allocates at first is there then
+        call.start(call.functions)  # before a capture, as cuDNN loads and allocates in the first call
         return call
 
 
