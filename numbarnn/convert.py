@@ -35,7 +35,7 @@ from numbarnn import cells
 from numbarnn.common import files
 from numbarnn.layers import GRU, LSTM, RNN, Recurrent
 from numbarnn.weights import keras, onnx, onnx_cells, onnx_scan, onnx_write, safetensors, torch
-from numbarnn.weights.network import OPTIONS, describe, described_cell, infer, of_parts, package
+from numbarnn.weights.network import OPTIONS, agreed, describe, described_cell, infer, of_parts, package
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -335,10 +335,11 @@ def load_safetensors(path: Path, cell: str | Cell | None = None, *, prefix: Pref
     >>> convert.load_safetensors("lstm.safetensors", device="cpu")
     LSTM(8, 16, num_layers=1, proj_size=4, cell_clip=(-2.0, 2.0), dtype='float32', device='cpu')
     """
-    known = safetensors.described(os.fspath(path))
-    if known is not None:
-        return _described(*known, cell, os.fspath(path), options)
-    network, found = safetensors.read(os.fspath(path), cell, prefix)
+    arrays, found = safetensors.read(os.fspath(path))
+    if "digest" in found:
+        return _described(found, arrays, cell, os.fspath(path), options)
+    file_cell = found.pop("cell", None)
+    network, _ = torch.read(arrays, agreed(cell, file_cell, path) if file_cell else cell, prefix)
     return _layer(network, found, options)
 
 

@@ -12,12 +12,8 @@ from numbarnn.cells.layout import STACKED, Layout, usual
 
 
 class Given(NamedTuple):
-    """Further inputs of a general cell's equations for one unit, as tuples.
-
-    Attributes:
-        per_unit: the unit's parameters. noise: the unit's random numbers in this step.
-        sums: the number of units, then the sums of all stages; empty if the cell has no sums.
-    """
+    """Further inputs of a general cell's equations for one unit: per-unit parameters, random numbers of this step, and
+    `sums`, the number of units followed by the sums of all stages (empty for a cell without sums)."""
 
     per_unit: tuple = ()
     sums: tuple = ()
@@ -86,9 +82,7 @@ class NoiseForm(NamedTuple):
 class Chances(NamedTuple):
     """The numbers of a cell's `Noise`s as arguments of compiled code.
 
-    Attributes:
-        thresholds: thresholds as uint64 in training; None in inference, where nothing is drawn.
-        values: `kept` of each in training, `mean` in inference, in the dtype of c.
+    In training, thresholds (uint64) and the values `kept`; in inference, None and the values `mean`, in the dtype of c.
     """
 
     thresholds: tuple | None
@@ -118,14 +112,11 @@ class Cell:
     gates that multiply h' only; those of further products follow them in ah.
 
     Attributes:
-        name: such as "lstm".
-        gates: names of the gates of ax, in the order of the rows of W.
-        states: names of the states; the first is h, the output.
+        gates: names of the gates of ax, in the order of the rows of W. states: names; the first state is the output h.
         saved: names of the values saved per step and unit for backward.
         same_gradient: whether d_ah equals d_ax, so that it is stored once.
         recurrent: names of the gates of ah that multiply h'. Default: the gates of ax.
-        stages: further products and sums, in their order.
-        per_unit: names of the per-unit parameters.
+        stages: further products and sums, in their order. per_unit: names of the per-unit parameters.
         noise: the `Noise` of each random number of a unit.
         heads: number of blocks on the diagonal of R's matrices; units see the units of their block only.
         drop_connect: for each gate of ah the rate of `numbarnn.drop_connect`; empty without it.

@@ -407,8 +407,8 @@ def _block_diagonal(matrix, count):
         raise ValueError(f"a matrix of {count} heads must have a multiple of {count} rows, got {H}")
     rows, dense = H // count, np.zeros((H, width * count), matrix.dtype)
     for head in range(count):
-        own = slice(head * rows, (head + 1) * rows)
-        dense[own, head * width : (head + 1) * width] = matrix[own]
+        rows_of_head = slice(head * rows, (head + 1) * rows)
+        dense[rows_of_head, head * width : (head + 1) * width] = matrix[rows_of_head]
     return dense
 
 

@@ -53,11 +53,11 @@ class PartOfX(NamedTuple):
 
     def array(self, sizes):
         """Return the matrix for these sizes, letter -> int."""
-        own, rows = sizes["I"], sizes.get(self.rows, self.rows)
-        made = np.zeros((rows, own + self.all_side))
-        first, width = (0, own) if self.start is None else (own + self.start, self.width)
-        made[:, first : first + width] = np.ones((rows, 1)) if width == 1 else np.eye(rows)
-        return made
+        width_of_x, rows = sizes["I"], sizes.get(self.rows, self.rows)
+        matrix = np.zeros((rows, width_of_x + self.all_side))
+        first, width = (0, width_of_x) if self.start is None else (width_of_x + self.start, self.width)
+        matrix[:, first : first + width] = np.ones((rows, 1)) if width == 1 else np.eye(rows)
+        return matrix
 
 
 class Constant:

@@ -161,7 +161,7 @@ def infer(parameters, cell=None, what="state_dict"):
     expected = [parameter_name("R", layer, 0) for layer in range(layers)]
     if missing := [name for name in expected if name not in matrices]:
         unknown = [name for name in arrays if not NAME.fullmatch(name)]
-        raise ValueError(f"{what} does not fit a recurrent layer: matrices missing: {missing}, unknown: {unknown}")
+        raise ValueError(f"{what} lacks the matrices {missing} of a recurrent layer; its unknown names are {unknown}")
     first, projection = matrices.get("weight_ih_l0"), matrices.get("weight_hr_l0")
     if cell is None:
         rows, columns = shape = arrays["weight_hh_l0"].shape
@@ -222,7 +222,7 @@ def refuse(network, target, *known):
     for option, value in UNUSUAL.items():
         if option not in known and getattr(network, option):
             raise ValueError(
-                f"{target} has no {value}, but this layer has {option}={getattr(network, option)}; files of "
+                f"{target} has no {value}, but this layer has {option}={getattr(network, option)}. Files of "
                 "save_safetensors have all options"
             )
 

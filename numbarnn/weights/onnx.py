@@ -142,7 +142,7 @@ def load(model):
     except Exception as error:  # protobuf, JSON and text each raise their own errors
         raise ValueError(f"{subject} no ONNX model: {' '.join(str(error).split())}") from error
     if not loaded.HasField("graph"):
-        raise ValueError(f"{subject} no ONNX model: without a graph (empty, or cut off)")
+        raise ValueError(f"{subject} no ONNX model: it has no graph (empty, or cut off)")
     try:
         return onnx.shape_inference.infer_shapes(loaded)
     except Exception:  # a model above 2 GB or with a mistake: treat undeclared sizes as open

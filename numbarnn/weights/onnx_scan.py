@@ -31,7 +31,7 @@ _FUNCTIONS = {op: getattr(operator, method) for method, op in _METHODS.items()}
 
 
 class GraphValue:
-    """A named value of a `GraphWriter`, with operators that add nodes; `array` is it if only parameters make it."""
+    """A named value of a `GraphWriter`, whose operators add nodes. `array` is None if it depends on inputs."""
 
     __array_ufunc__ = None  # NumPy's numbers call __radd__ etc.
 
@@ -165,20 +165,19 @@ class GraphWriter:
 
     def function(self, op):
         """Return the function that adds the nodes of an operation of `tracing.graph`."""
-        over_units = {"axes": [-1], "keepdims": 1}
-        own = {
+        special = {
             "row_sum": lambda a: self.node("ReduceSum", a, self.whole_numbers([-1]), keepdims=1),
-            "row_max": lambda a: self.node("ReduceMax", a, **over_units),
+            "row_max": lambda a: self.node("ReduceMax", a, axes=[-1], keepdims=1),
             "stop_gradient": lambda a: a,
             "custom_derivative": lambda value, *_: value,
-            # onnxruntime has LeakyRelu and Elu in float32 alone
+            # onnxruntime has LeakyRelu and Elu only in float32
             "leaky_relu": lambda a, slope: self._bent(a, lambda b: b * slope),
             "elu": lambda a, alpha: self._bent(a, lambda b: (self.operation("exp", b) + -1.0) * alpha),
             "normal_cdf": lambda a: (self.node("Erf", a * SQRT_HALF) + 1.0) * 0.5,
             "modulo": self._modulo,
             "ne": lambda a, b: self.node("Not", self.operation("eq", a, b)),
         }
-        return own.get(op) or (lambda *values: self.operation(op, *values))
+        return special.get(op) or (lambda *values: self.operation(op, *values))
 
 
 def write(stack, parameters, description, batch_first=False, state=False, lengths=False):
@@ -203,10 +202,10 @@ def write(stack, parameters, description, batch_first=False, state=False, length
         outputs = []
         for direction in range(D):
             blocks = stack.space.blocks[layer, direction]
-            own = {name: _block(main, held[part.name], part, where, shape)
-                   for name, (part, where, shape) in blocks.items()}  # fmt: skip
+            named = {name: _block(main, held[part.name], part, where, shape)
+                     for name, (part, where, shape) in blocks.items()}  # fmt: skip
             begin = [of_state[layer * D + direction] for of_state in initial]
-            output, *final = _scan(main, stack, (layer, direction), own, y, begin, mask)
+            output, *final = _scan(main, stack, (layer, direction), named, y, begin, mask)
             outputs.append(output)
             for of_state, one in zip(finals, final, strict=True):
                 of_state.append(one)

@@ -28,8 +28,8 @@ def read(source, cell=None, prefix=""):
     mode = getattr(module, "mode", None)  # "LSTM", "GRU", "RNN_TANH" or "RNN_RELU"
     if not isinstance(mode, str):
         raise TypeError(
-            f"module must be a torch.nn.LSTM, GRU or RNN, but is {type_name(module)}: of a larger model pass the "
-            "submodule, or its name as prefix=, and single cells to from_torch_cells"
+            f"module must be a torch.nn.LSTM, GRU or RNN, but is {type_name(module)}. Of a larger model pass the "
+            "submodule, or its name as prefix=. Pass single cells to from_torch_cells"
         )
     options = {"batch_first": bool(module.batch_first), "dropout": float(module.dropout)}
     return infer(module.state_dict(), agreed(cell, mode.lower(), "the module")), options
@@ -44,8 +44,8 @@ def _with_prefix(state_dict, prefix):
         firsts = ("weight_hh_l0", "weight_hh")
         others = sorted({name.removesuffix(first) for first in firsts for name in state_dict if name.endswith(first)})
         raise ValueError(
-            f"no entry of state_dict is called {prefix + firsts[0]!r}, as prefix is {prefix!r}; "
-            + (f"prefixes with such an entry: {others}" if others else f"its entries are {list(state_dict)}")
+            f"no entry of state_dict is called {prefix + firsts[0]!r}, as prefix is {prefix!r}. "
+            + (f"Prefixes with such an entry: {others}" if others else f"Its entries are {list(state_dict)}")
         )
     return chosen
 

@@ -11,7 +11,7 @@ The traced graph of the equations is interpreted. A library is an object with th
     diagonal(array, count)   a block-diagonal matrix of `count` equal parts of the rows
 """
 
-from numbarnn.cells.tracing.graph import reachable
+from numbarnn.cells.tracing.graph import products_by_vector, reachable
 from numbarnn.cells.tracing.tangent import equations_of
 from numbarnn.weights.derived import Values
 from numbarnn.weights.space import WITHOUT_W, parameter_terms
@@ -48,10 +48,7 @@ class UnfusedLayer:
         self._known |= {node: float(self._sizes["H"]) for node in nodes if node.op == "units"}
         per_unit = self._of_gates("per_unit", stack.cell.per_unit) or parameters
         self._known |= {node: per_unit[name] for name, node in self._structure.per_unit.items()}
-        by_vector = {}
-        for node in nodes:
-            if node.op == "product":
-                by_vector.setdefault(node.args[0], []).append(node)
+        by_vector = products_by_vector(nodes)
         self._products = {vector: self._product(products, R, b_r) for vector, products in by_vector.items()}
         firsts = {products[0] for products in by_vector.values()}
         self._work = [node for node in nodes if node.args and (node.op != "product" or node in firsts)]
@@ -92,8 +89,8 @@ class UnfusedLayer:
             if self._mode == "skip":
                 x = library.concatenate([x] * len(gates), -1)
             else:
-                own = slice(self._direction * len(gates), (self._direction + 1) * len(gates))
-                x = library.concatenate(library.split(x, [H] * (x.shape[-1] // H))[own], -1)
+                columns = slice(self._direction * len(gates), (self._direction + 1) * len(gates))
+                x = library.concatenate(library.split(x, [H] * (x.shape[-1] // H))[columns], -1)
             return x if bias is None else x + bias
         matrices = [self.W[gate] for gate in gates]
         return library.linear(x, _one(library, matrices), self._bias(self.b_w, gates, self._rows))

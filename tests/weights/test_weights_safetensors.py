@@ -61,7 +61,7 @@ def test_a_file_that_pytorch_wrote(tmp_path):
     save_file(model.state_dict(), tmp_path / "model.safetensors")
     layer = convert.load_safetensors(tmp_path / "model.safetensors", "rnn_tanh", prefix="encoder.", device="cpu")
     assert_same_bits(layer.state_dict(), {k: v.numpy() for k, v in model["encoder"].state_dict().items()})
-    with pytest.raises(ValueError, match=r"prefixes with such an entry: \['encoder\.'\]"):
+    with pytest.raises(ValueError, match=r"Prefixes with such an entry: \['encoder\.'\]"):
         convert.load_safetensors(tmp_path / "model.safetensors", "rnn_tanh")
 
 

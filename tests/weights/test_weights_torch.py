@@ -96,9 +96,9 @@ def test_prefix_of_a_larger_model():
         convert.from_torch(model.state_dict())
     with pytest.raises(ValueError, match=r"'lstm\.weight_hh_l0', as prefix is 'lstm\.'"):
         convert.from_torch(model.state_dict(), prefix="lstm.")
-    with pytest.raises(TypeError, match=r"but is test_weights_torch.Model: of a larger model pass"):
+    with pytest.raises(TypeError, match=r"but is test_weights_torch.Model\. Of a larger model pass"):
         convert.from_torch(model)
-    with pytest.raises(ValueError, match=r"its entries are \['weight', 'bias'\]"):
+    with pytest.raises(ValueError, match=r"Its entries are \['weight', 'bias'\]"):
         convert.from_torch(model.head.state_dict())
 
 
@@ -107,7 +107,7 @@ def test_wrong_sources():
         convert.from_torch([1, 2])
     with pytest.raises(TypeError, match=r"RNN, but is str\. Load the file first \(torch.load, load_safetensors\)"):
         convert.from_torch("model.pt")
-    with pytest.raises(TypeError, match=r"but is torch.nn.modules.rnn.GRUCell: .* single cells to from_torch_cells"):
+    with pytest.raises(TypeError, match=r"but is torch.nn.modules.rnn.GRUCell. .* single cells to from_torch_cells"):
         convert.from_torch(cell_module("gru", 4))
     with pytest.raises(TypeError, match=r"^LSTM has no argument 'batchfirst': do you mean batch_first"):
         convert.from_torch(weights_helpers.make("lstm").state_dict(), batchfirst=True)
@@ -205,8 +205,8 @@ def test_everything_that_does_not_fit_is_named():
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"weight_hh_l0": np.zeros(20)}, r"matrices missing: \['weight_hh_l0'\]"),
-        ({"weight_ih_l2": np.zeros((20, 5))}, r"matrices missing: \['weight_hh_l1', 'weight_hh_l2'\]"),
+        ({"weight_hh_l0": np.zeros(20)}, r"lacks the matrices \['weight_hh_l0'\]"),
+        ({"weight_ih_l2": np.zeros((20, 5))}, r"lacks the matrices \['weight_hh_l1', 'weight_hh_l2'\]"),
         ({"weight_ih_l0": np.zeros((20, 0))}, "sizes of 0: input_size 0"),
         ({"weight_ih_l0": np.zeros(20)}, r"weight_ih_l0 has shape \(20,\), expected \(20, 5\)"),
         ({"weight_hr_l0": np.zeros((3, 5))}, r"weight_hh_l0 has shape \(20, 5\), expected \(20, 3\)"),
@@ -291,7 +291,7 @@ def test_cells_of_a_larger_model_by_prefix(cell):
         assert_same_layer(layer, first)
     both = convert.from_torch_cells(state_dict, cell, prefix=[("decoder.0.", "decoder.0.")], device="cpu")
     assert both.bidirectional
-    with pytest.raises(ValueError, match=r"prefixes with such an entry: \['decoder\.0\.', 'decoder\.1\.'\]"):
+    with pytest.raises(ValueError, match=r"Prefixes with such an entry: \['decoder\.0\.', 'decoder\.1\.'\]"):
         convert.from_torch(state_dict, cell)
     with pytest.raises(ValueError, match=r"cells\[0\] is no state dict of a cell: missing \['other\.weight_ih'"):
         convert.from_torch_cells(state_dict, cell, prefix="other.")

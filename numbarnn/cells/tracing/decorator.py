@@ -123,18 +123,18 @@ def _found(module, name):
 
 def _made_again(module, name, equations, options):
     """Unpickle a cell: find its equations by name; UnpicklingError if they are not found or have changed."""
-    found = _found(module, name)
-    if found is None:
+    definition = _found(module, name)
+    if definition is None:
         raise UnpicklingError(
             f"cell {options['name']} cannot be unpickled: its equations, {module}.{name}, are not found"
         )
-    if not isinstance(found, TracedCell) or found.options != options:
-        found = cell(found, **options)
-    if found.equations != equations:
+    if not isinstance(definition, TracedCell) or definition.options != options:
+        definition = cell(definition, **options)
+    if definition.equations != equations:
         raise UnpicklingError(
             f"cell {options['name']} cannot be unpickled: the equations of {module}.{name} have changed"
         )
-    return found
+    return definition
 
 
 @overload
@@ -252,7 +252,7 @@ def _traced(function, input_name, states, hyperparameters, side, source_lines):
 
     If the equations have constants they run twice, to find random numbers."""
     counts = any(value is step for value in hyperparameters.values())
-    own, place = len(states) - counts, source_lines.last_return  # own: number of states that the function returns
+    num_returned, place = len(states) - counts, source_lines.last_return  # without the number of the step
 
     def run():
         graph = Graph()
@@ -266,15 +266,15 @@ def _traced(function, input_name, states, hyperparameters, side, source_lines):
             keywords[key], start = Input(trace, key, PartOfX(key, start, width, total)), start + width
         x = Input(trace, input_name, PartOfX(input_name, None, None, total) if side else None)
         with trace.running():
-            return trace, values, function(x, *values[:own], Parameters(trace), **keywords)
+            return trace, values, function(x, *values[:num_returned], Parameters(trace), **keywords)
 
     trace, values, returned = run()
     if trace.constants:
         refuse_changed_constants(trace.constants, run()[0].constants)
         refuse_seeded_generators(function)
-    new_states = _new_states(trace, returned, states[:own], place)
+    new_states = _new_states(trace, returned, states[:num_returned], place)
     check_names_of_matrices(new_states, trace.kinds)
-    outputs = [*new_states, *(trace.node(value + 1) for value in values[own:])]
+    outputs = [*new_states, *(trace.node(value + 1) for value in values[num_returned:])]
     structure = split(outputs, trace)
     nodes = reachable(structure.outputs)
     operations = sum(bool(node.args) for node in nodes)
@@ -289,7 +289,7 @@ def _traced(function, input_name, states, hyperparameters, side, source_lines):
     vectors = [node.data for node in nodes if node.op == "vector"]
     check_names(vectors, place)
     products = [node.data for node in nodes if node.op in ("input", "product")]
-    biases = [name for own in structure.biases.values() for name in own.values()]
+    biases = [name for by_gate in structure.biases.values() for name in by_gate.values()]
     labels = [*products, *([structure.projection] if structure.projection else [])]
     used = {*vectors, *biases, *parameters_in([structure.terms[label] for label in labels])}
     structure.unused = tuple(name for name in trace.kinds if name not in used)
@@ -354,10 +354,10 @@ class _Source:
 
     def statements(self):
         """Return (file, line) -> source, as one line, of the simple statement on this line."""
-        found = {}
+        texts = {}
         for node in self._nodes:
             if isinstance(node, ast.stmt) and not hasattr(node, "body"):
                 text = " ".join(ast.get_source_segment(self.text, node).split())
                 for line in range(node.lineno, node.end_lineno + 1):
-                    found[(self.file, self._first + line - 1)] = text
-        return found
+                    texts[(self.file, self._first + line - 1)] = text
+        return texts

@@ -102,27 +102,23 @@ def reachable(roots, stop=(), values=False):
     """Return the roots and all nodes that they depend on, sorted by number, without the arguments of nodes in `stop`.
 
     With `values`, only `parts_of` nodes count as their arguments."""
-    found, waiting = {}, list(roots)
+    by_number, waiting = {}, list(roots)
     while waiting:
         node = waiting.pop()
-        if node.number not in found:
-            found[node.number] = node
+        if node.number not in by_number:
+            by_number[node.number] = node
             if node not in stop:
                 waiting += parts_of(node) if values else node.args
-    return [found[number] for number in sorted(found)]
+    return [by_number[number] for number in sorted(by_number)]
 
 
 def computable(nodes, is_known, barriers=("product",)):
-    """Return the nodes that are known or follow from known nodes, without operations of `barriers`.
-
-    Args:
-        nodes: result of `reachable`. is_known: function of a node.
-    """
-    found = set()
+    """Return the nodes, of a result of `reachable`, that are known or follow from known nodes without `barriers`."""
+    known = set()
     for node in nodes:
-        if is_known(node) or (node.args and node.op not in barriers and found.issuperset(node.args)):
-            found.add(node)
-    return found
+        if is_known(node) or (node.args and node.op not in barriers and known.issuperset(node.args)):
+            known.add(node)
+    return known
 
 
 def same_for_all(nodes):
@@ -131,14 +127,23 @@ def same_for_all(nodes):
     return computable(nodes, lambda node: node.op in leaves or (node.op == "vector" and node.data.startswith(SCALARS)))
 
 
+def products_by_vector(nodes):
+    """Return vector -> list of the products that multiply it."""
+    products = {}
+    for node in nodes:
+        if node.op == "product":
+            products.setdefault(node.args[0], []).append(node)
+    return products
+
+
 def consumers(nodes):
     """Return node -> list of the nodes that use it, once per use."""
-    found = {node: [] for node in nodes}
+    users = {node: [] for node in nodes}
     for node in nodes:
         for part in node.args:
-            if part in found:
-                found[part].append(node)
-    return found
+            if part in users:
+                users[part].append(node)
+    return users
 
 
 def evaluate(op, *values):

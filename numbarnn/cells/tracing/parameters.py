@@ -212,10 +212,10 @@ class Sizes:
         return term._replace(args=tuple(self._sized(part, rows, columns) for part in args))
 
 
-def _products(own, input_name):
-    """Return name of a parameter -> text of the products it is part of. own: (`Term`, rows, vector or "I") each."""
+def _products(matrices, input_name):
+    """Return name of a parameter -> text of the products with it. matrices: list of (`Term`, rows, vector or "I")."""
     found = {}
-    for term, _, vector in own:
+    for term, _, vector in matrices:
         text = input_name if vector == "I" else vector.name or "a computed value"
         for name in parameters_in((term,)):
             found.setdefault(name, {})[f"{term_text(term)} @ {text}"] = None

@@ -32,9 +32,7 @@ def values_to_save(outputs, needed, choice):
 def smallest_cut(needed, available, choice, sources):
     """Return the fewest nodes from which, with the available nodes, all needed nodes can be computed, sorted by number.
 
-    Args:
-        choice: see `values_to_save`. sources: operations that cannot be computed again.
-    """
+    choice: see `values_to_save`. sources: operations that cannot be computed again."""
     capacities = {}
 
     def connect(a, b, capacity):
@@ -59,8 +57,8 @@ def smallest_cut(needed, available, choice, sources):
         while _send_one(capacities, start, "sink"):
             pass
     before_sink = _reaching(capacities, "sink")
-    found = {a[0] for a in before_sink if a != "sink" and a[1] == 1 and (a[0], 0) not in before_sink}
-    return sorted(found, key=lambda node: node.number)
+    cut = {a[0] for a in before_sink if a != "sink" and a[1] == 1 and (a[0], 0) not in before_sink}
+    return sorted(cut, key=lambda node: node.number)
 
 
 def _send_one(capacities, start, end):
@@ -82,11 +80,11 @@ def _send_one(capacities, start, end):
 
 def _reaching(capacities, end):
     """Return all vertices from which `end` can be reached by edges with free capacity."""
-    found, waiting = {end}, [end]
+    vertices, waiting = {end}, [end]
     while waiting:
         b = waiting.pop()
         for a in capacities[b]:  # every edge has its reverse
-            if a not in found and capacities[a][b] > 0:
-                found.add(a)
+            if a not in vertices and capacities[a][b] > 0:
+                vertices.add(a)
                 waiting.append(a)
-    return found
+    return vertices

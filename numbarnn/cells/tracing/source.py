@@ -195,32 +195,32 @@ def assemble(name, states, structure, save, hyperparameters, statements):
         texts.append(Function(called, kind, title, names, arguments[kind], statements).text(*results))
         return called
 
-    made = []  # for each stage the fields of its `Stage`, with names of functions
+    of_stages = []  # for each stage the fields of its `Stage`, with names of functions
     for number, stage in enumerate(stages):
         if isinstance(stage, Product):
-            own, result = {"gates": tuple(stage.gates)}, stage.vector
+            fields, result = {"gates": tuple(stage.gates)}, stage.vector
             title = f"What the rows of R of {' '.join(stage.gates)} multiply."
         else:
-            own = {"gates": (), "sums": tuple(map(names.of, stage.nodes)), "largest": stage.largest}
-            title = f"What {', '.join(own['sums'])} is the largest of." if stage.largest else (
-                f"What adds up to {', '.join(own['sums'])}.")  # fmt: skip
+            fields = {"gates": (), "sums": tuple(map(names.of, stage.nodes)), "largest": stage.largest}
+            title = f"What {', '.join(fields['sums'])} is the largest of." if stage.largest else (
+                f"What adds up to {', '.join(fields['sums'])}.")  # fmt: skip
             result = tuple(node.args[0] for node in stage.nodes)
-        made.append(own | {"forward": function(f"stage{number}_", "forward", title, result)})
+        of_stages.append(fields | {"forward": function(f"stage{number}_", "forward", title, result)})
     title = "One step of one unit: new states; what backward needs."
     forward = function("", "forward", title, tuple(outputs), tuple(kept))
     for number, parts in reversed([*enumerate(d_stages)]):
-        own = made[number]
-        title = f"The gradients of the gates {' '.join(own['gates'])} of ah." if own["gates"] else (
-            f"What adds up to the gradients of {', '.join(own['sums'])}.")  # fmt: skip
-        own["backward"] = function(f"stage{number}_", "backward", title, parts)
+        fields = of_stages[number]
+        title = f"The gradients of the gates {' '.join(fields['gates'])} of ah." if fields["gates"] else (
+            f"What adds up to the gradients of {', '.join(fields['sums'])}.")  # fmt: skip
+        fields["backward"] = function(f"stage{number}_", "backward", title, parts)
     title = "One step of one unit backward, but for what goes through W and R."
     backward = function("", "backward", title, d_ax, d_ah, d_before, d_per_unit)
     source = "\n\n".join([*names.definitions(), *texts])
     functions = _compiled(name, source)
-    of_stages = [own | {kind: functions[own[kind]] for kind in ("forward", "backward")} for own in made]
+    of_stages = [fields | {kind: functions[fields[kind]] for kind in ("forward", "backward")} for fields in of_stages]
     return {
         "saved": saved, "forward": functions[forward], "backward": functions[backward], "same_gradient": same_gradient,
-        "stages": tuple(Stage(**own) for own in of_stages), "source": source,
+        "stages": tuple(Stage(**fields) for fields in of_stages), "source": source,
     }  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from numbarnn.cells.layout import BIAS_MODES, flat_name, parameters_in
-from numbarnn.cells.tracing.graph import OVER_UNITS, Graph, Node, consumers, reachable
+from numbarnn.cells.tracing.graph import OVER_UNITS, Graph, Node, consumers, products_by_vector, reachable
 
 
 @dataclass
@@ -79,54 +79,47 @@ def split(outputs, trace):
     count = len(outputs)
     graph, outputs, bias_of = split_biases([*outputs, *trace.kept], terms)
     nodes, outputs = reachable(outputs), outputs[:count]
-    found = Structure(graph, outputs, terms, trace.columns, trace.sizes, trace.initial, projection)
+    structure = Structure(graph, outputs, terms, trace.columns, trace.sizes, trace.initial, projection)
     inputs = [node for node in nodes if node.op == "input"]
     inputs.sort(key=lambda node: terms[node.data].op == "eye")  # x itself last: see `Problem.copied_gates`
-    found.gates = dict(zip(_short_names(inputs), inputs, strict=True))
-    products = {}
-    for node in nodes:
-        if node.op == "product":
-            products.setdefault(node.args[0], []).append(node)
+    structure.gates = dict(zip(_short_names(inputs), inputs, strict=True))
+    products = products_by_vector(nodes)
     sums = [node for node in nodes if node.op in OVER_UNITS]
-    found.stages = _stages({v: own for v, own in products.items() if not _is_first_state(v)}, sums)
+    structure.stages = _stages({v: own for v, own in products.items() if not _is_first_state(v)}, sums)
     first = [node for vector, own in products.items() if _is_first_state(vector) for node in own]
-    order = first + [node for product in found.products for node in products[product.vector]]
+    order = first + [node for product in structure.products for node in products[product.vector]]
     short = dict(zip(order, _short_names(order), strict=True))
-    found.recurrent = {short[node]: node for node in first}
-    for product in found.products:
+    structure.recurrent = {short[node]: node for node in first}
+    for product in structure.products:
         product.gates = {short[node]: node for node in products[product.vector]}
-    found.per_unit = {flat_name(node.data): node for node in nodes if node.op == "vector"}
-    found.noise = [node for node in nodes if node.op == "noise"]
-    found.biases = {
+    structure.per_unit = {flat_name(node.data): node for node in nodes if node.op == "vector"}
+    structure.noise = [node for node in nodes if node.op == "noise"]
+    structure.biases = {
         kind: {name: bias_of[node] for name, node in gates.items() if node in bias_of}
-        for kind, gates in (("b_w", found.gates), ("b_r", found.all_recurrent))
+        for kind, gates in (("b_w", structure.gates), ("b_r", structure.all_recurrent))
     }
-    present = tuple(kind for kind, names in found.biases.items() if names)
-    found.bias = next(mode for mode, kinds in BIAS_MODES.items() if kinds == present)
-    return found
+    present = tuple(kind for kind, names in structure.biases.items() if names)
+    structure.bias = next(mode for mode, kinds in BIAS_MODES.items() if kinds == present)
+    return structure
 
 
 def _projection(outputs, terms):
     """Return the name of the matrix that projects to the new h, or None.
 
-    The new h must be a product, h must be used in products only, and all products of a step must multiply h. A matrix
-    that is an expression counts only if it has parameters and if products multiply h.
+    Nothing else may use this matrix, h must be used in products only, and all products of a step must multiply h. A
+    matrix that is an expression counts only if it has parameters and if products multiply h.
     """
     if outputs[0].op != "product":
         return None
-    nodes = reachable([*outputs[0].args, *outputs[1:]])
+    matrix, inner = outputs[0].data, [*outputs[0].args, *outputs[1:]]
+    nodes = reachable(inner)
     operands = [node.args[0] for node in nodes if node.op == "product"]
-    term = terms[outputs[0].data]
-    if term.op != "parameter" and (not operands or not parameters_in((term,))):
+    if terms[matrix].op != "parameter" and (not operands or not parameters_in((terms[matrix],))):
         return None
-    elsewhere = [
-        *outputs[1:],
-        *outputs[0].args,
-        *(part for node in nodes if node.op != "product" for part in node.args),
-    ]
-    alone = outputs[0] not in nodes and not any(map(_is_first_state, elsewhere))
-    alone = alone and outputs[0].data not in {node.data for node in nodes if node.op in ("input", "product")}
-    return outputs[0].data if alone and all(map(_is_first_state, operands)) else None
+    elsewhere = [*inner, *(part for node in nodes if node.op != "product" for part in node.args)]
+    only_in_products = all(map(_is_first_state, operands)) and not any(map(_is_first_state, elsewhere))
+    used_again = matrix in {node.data for node in nodes if node.op in ("input", "product")}
+    return matrix if only_in_products and not used_again else None
 
 
 def _stages(products, sums):
@@ -155,14 +148,14 @@ def _short_names(products):
     matrices = [node.data.replace("#", "_") for node in products]
     last = [name.rpartition(".")[2] for name in matrices]
     names = [flat_name(matrices[k]) if last.count(name) > 1 else name for k, name in enumerate(last)]
-    found = []
+    unique_names = []
     for name in names:
         unique, number = name, 1
-        while unique in found or (number > 1 and unique in names):
+        while unique in unique_names or (number > 1 and unique in names):
             number += 1
             unique = f"{name}_{number}"
-        found.append(unique)
-    return found
+        unique_names.append(unique)
+    return unique_names
 
 
 # -------------------------------------------------------------------------------------------------------------- biases
@@ -189,24 +182,24 @@ def split_biases(outputs, constants):
             if len(users[part]) == 1:
                 yield from terms_of(part) if part.op in ("add", "sub") else [part]
 
-    found = {}
+    bias_of = {}
     for root in nodes:
         if root.op in ("add", "sub") and not is_inside(root):
             terms = list(terms_of(root))
             per_unit = [term.data for term in terms if term.op == "vector" and term.data not in constants]
             products = [term for op in ("input", "product") for term in terms if term.op == op]
-            found |= zip(products, per_unit, strict=False)
-    graph, made, removed = Graph(), {}, set(found.values())
+            bias_of |= zip(products, per_unit, strict=False)
+    graph, new, removed = Graph(), {}, set(bias_of.values())
     for node in nodes:
-        args, graph.place = [made[part] for part in node.args], node.place
+        args, graph.place = [new[part] for part in node.args], node.place
         if node.op == "vector" and node.data in removed:
-            made[node] = graph.const(0)
+            new[node] = graph.const(0)
         elif node.op == "product":
-            made[node] = graph.product(node.data, *args)
+            new[node] = graph.product(node.data, *args)
         elif node.op == "const":
-            made[node] = graph.const(node.data)
+            new[node] = graph.const(node.data)
         else:
-            made[node] = graph.make(node.op, *args) if args else graph.leaf(node.op, node.data)
-        if made[node].name is None and made[node].op != "const":
-            made[node].name = node.name
-    return graph, [made[node] for node in outputs], {made[node]: name for node, name in found.items()}
+            new[node] = graph.make(node.op, *args) if args else graph.leaf(node.op, node.data)
+        if new[node].name is None and new[node].op != "const":
+            new[node].name = node.name
+    return graph, [new[node] for node in outputs], {new[node]: name for node, name in bias_of.items()}

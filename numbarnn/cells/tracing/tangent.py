@@ -122,8 +122,8 @@ def values_by_name(traced):
     structure = traced.structure  # in its graph, products with x contain their biases
     whole = [node for gate, node in structure.gates.items() if gate not in structure.biases["b_w"]] + structure.noise
     named = [node for node in reachable(structure.outputs) if node.name and (node.args or node in whole)]
-    found = {node.name: node for node in sorted(named, key=lambda node: (bool(is_own(node)), node.number))}
-    return found | dict(zip(traced.states, traced.structure.outputs, strict=True))
+    by_name = {node.name: node for node in sorted(named, key=lambda node: (bool(is_own(node)), node.number))}
+    return by_name | dict(zip(traced.states, traced.structure.outputs, strict=True))
 
 
 @cache
@@ -135,8 +135,8 @@ def looked_into(traced, names):
     structure = traced.structure
     outputs, recurrent, graph = structure.outputs, structure.all_recurrent, structure.graph
     added = {graph.leaf("added", number): f"E.{number}" for number in range(len(outputs))}
-    own = [graph.make("add", node, one) for node, one in zip(outputs, added, strict=True)]
-    returned = [*own, *map(values_by_name(traced).get, names)]
+    new_states = [graph.make("add", node, one) for node, one in zip(outputs, added, strict=True)]
+    returned = [*new_states, *map(values_by_name(traced).get, names)]
     inputs = _names_of_inputs(structure)
     order = [*inputs.values(), *(f"Z.{gate}" for gate in recurrent), *added.values()]
     replaced = _replacement(structure, inputs | added, merged={})
@@ -171,19 +171,19 @@ def _replacement(structure, names, merged):
 def _merged(structure, nodes):
     """Return gate of R -> gate of W x, for gates whose only use is the sum of both."""
     users, gates = consumers(nodes), {node: name for name, node in structure.gates.items()}
-    found = {}
+    merged = {}
     for gate, node in structure.all_recurrent.items():
         if len(users[node]) == 1 and users[node][0].op == "add" and node not in structure.outputs:
             other = next((part for part in users[node][0].args if part is not node), None)
             if other in gates and len(users[other]) == 1 and other not in structure.outputs:
-                found[gate] = gates[other]
-    return found
+                merged[gate] = gates[other]
+    return merged
 
 
 def _tangents(structure, nodes, names, merged):
     """Return node -> the node of its tangent, by the rules of backward, which are linear in the gradient."""
     graph, gate_of = structure.graph, {node: gate for gate, node in structure.all_recurrent.items()}
-    zero, found = graph.const(0), {}
+    zero, tangents = graph.const(0), {}
 
     def make(op, *args):
         return graph.const(*args) if op == "const" else graph.make(op, *args)
@@ -194,24 +194,24 @@ def _tangents(structure, nodes, names, merged):
             total = graph.leaf("tangent", node.data)
         elif node.op == "product":
             gate = gate_of[node]
-            if not is_const(found[node.args[0]], 0):
-                total = graph.product(("tangent", gate), found[node.args[0]])
+            if not is_const(tangents[node.args[0]], 0):
+                total = graph.product(("tangent", gate), tangents[node.args[0]])
             if gate not in merged:
                 total = make("add", total, graph.leaf("tangent", f"Z.{gate}"))
         elif node.op == "input" or (node.op == "vector" and node.data not in structure.terms):
             total = graph.leaf("tangent", names[node])
         elif node.op == "row_sum":
-            inner = found[node.args[0]]
+            inner = tangents[node.args[0]]
             total = zero if is_const(inner, 0) else make("row_sum", inner)
         elif node.op in RULES:
             for number, part in enumerate(node.args):
-                tangent = found[part]
+                tangent = tangents[part]
                 if node.op not in COMPARISONS and not is_const(tangent, 0):
                     for place, a, b in RULES[node.op](make, node, tangent):
                         if place == number:
                             total = make("add", total, a if b is None else make("mul", a, b))
-        found[node] = total
-    return found
+        tangents[node] = total
+    return tangents
 
 
 def _named(p, name):
@@ -236,11 +236,11 @@ def _cell(name, states, outputs, stop, replaced, inputs):
 
     def equations(x, *values):
         *states, p = values
-        trace, made = x._trace, {}
+        trace, computed = x._trace, {}
         by_name = {one: _named(p, one) @ x + getattr(p.b, one.replace(".", "_")) for one in inputs}
         trace.kept = [one._node for one in by_name.values()]
         for node in reachable(outputs, stop=stop):
-            args = [made[part] for part in node.args if part in made]
+            args = [computed[part] for part in node.args if part in computed]
             value = replaced(by_name, states, p, node, args)
             if value is None and node.op == "const":
                 value = Value(trace, trace.graph.const(node.data))
@@ -250,11 +250,11 @@ def _cell(name, states, outputs, stop, replaced, inputs):
                 value = Value(trace, trace.graph.make(node.op, *(one._node for one in args)))
             if node.name and node.op != "const":
                 value._name_it(node.name)
-            made[node] = value
-        return [made[node] for node in outputs]
+            computed[node] = value
+        return [computed[node] for node in outputs]
 
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    own = [*states, *(f"exposed_{number}" for number in range(len(outputs) - len(states)))]
-    equations.__signature__ = inspect.Signature([inspect.Parameter(one, kind) for one in ("x", *own, "p")])
+    names = [*states, *(f"exposed_{number}" for number in range(len(outputs) - len(states)))]
+    equations.__signature__ = inspect.Signature([inspect.Parameter(one, kind) for one in ("x", *names, "p")])
     result = cell(equations, name=name)
     return result, tuple(node.data for node in result.structure.gates.values())

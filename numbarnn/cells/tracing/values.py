@@ -130,11 +130,11 @@ class Traced:
 
     @classmethod
     def __torch_function__(cls, function, types, args=(), kwargs=None):
-        found = [one for one in (*args, *(kwargs or {}).values()) if isinstance(one, Traced)]
+        traced = [one for one in (*args, *(kwargs or {}).values()) if isinstance(one, Traced)]
         name = getattr(function, "__name__", str(function))
-        if not found:  # in a list, as of torch.cat
+        if not traced:  # in a list, as of torch.cat
             raise error(f"PyTorch's {name} of traced values, which numbarnn cannot derive; {hints.in_place_of(name)}")
-        raise found[0]._no_numpy(name, "PyTorch")
+        raise traced[0]._no_numpy(name, "PyTorch")
 
     def __getattr__(self, name):
         if name.startswith("__"):
@@ -173,11 +173,7 @@ class Value(Traced):
 
 
 class Input(Traced):
-    """x or a side input, right of @ or element by element.
-
-    Args:
-        part: its `PartOfX` if the cell has side inputs, else None.
-    """
+    """x or a side input, right of @ or element by element. part: its `PartOfX` if the cell has side inputs."""
 
     __slots__ = ("_name", "_part")
 
