@@ -32,11 +32,11 @@ def _ignore_warnings_of_traces():  # about sizes that are compared here: no grap
 _ignore_warnings_of_traces()
 
 
-def call(network, about, x, h, private, weights):
+def call(network, settings, x, h, private, weights):
     """Return (y, the state, with `output_states` the cell states of every step) of one call of a `Network`.
 
     Args:
-        about: a `core.About`. x: (T, B, I).
+        settings: a `core.CallSettings`. x: (T, B, I).
         h, private: h (L*D, B, P), and a tuple of the other cell states, each (L*D, B, H). None is zero.
         weights: a list of the parameters in the order of `network.parts`, or of one flat tensor. Parameters that are
             views of one flat buffer, at their parts' offsets, are not copied.
@@ -45,17 +45,17 @@ def call(network, about, x, h, private, weights):
     cx = None if private is None else private[0] if len(private) == 1 else torch.cat(list(private), dim=2)
     if torch.compiler.is_compiling() and _is_differentiated_inside():
         torch._dynamo.graph_break("numbarnn leaves derivatives by torch.func within a compiled function to eager calls")
-    if about.training and network.draws:
-        about = about._replace(seed=torch.randint(MAX_SEED, (1,)))
+    if settings.training and network.draws:
+        settings = settings._replace(seed=torch.randint(MAX_SEED, (1,)))
     keep = _backward_may_follow(x, hx, cx, weights)
     if goes_by_operators(x, weights) or is_in_forward_mode():
-        y, hy, cy, every = _by_operators(network, about, x, hx, cx, weights, keep)
+        y, hy, cy, every = _by_operators(network, settings, x, hx, cx, weights, keep)
     else:
-        core.check_tensors(network, about, x, hx, cx, weights)
-        y, hy, cy, every = engine_call(core.prepare(network, about, x, hx, weights, keep), keep, x, hx, cx, weights)
+        core.check_tensors(network, settings, x, hx, cx, weights)
+        y, hy, cy, every = engine_call(core.prepare(network, settings, x, hx, weights, keep), keep, x, hx, cx, weights)
     count = network.private
     state = hy, *(cy.tensor_split(count, dim=2) if count > 1 else [cy] * count)
-    if about.output_states:
+    if settings.output_states:
         return y, state, split_steps(every, count, network.stack.directions)
     return y, state
 
@@ -73,15 +73,15 @@ def _autocast(x, h, private, weights):
     return with_each((x, h, private, weights), cast)
 
 
-def _by_operators(network, about, x, hx, cx, weights, keep):
+def _by_operators(network, settings, x, hx, cx, weights, keep):
     """Return y, hy, cy and all cell states by `operators.rnn_forward`."""
     if torch.onnx.is_in_onnx_export():
         raise NotImplementedError(
             "torch.onnx.export has no operator for numbarnn's modules: go back to torch.nn's LSTM, GRU and RNN with "
             "numbarnn.torch.restore(model), or make a module with schedule='loop' and load this one's state dict"
         )
-    lengths, resets = (None if one is None else torch.as_tensor(one) for one in (about.lengths, about.resets))
-    options = lengths, resets, about.seed, network.key, float(about.padding_value), about.output_states
+    lengths, resets = (None if one is None else torch.as_tensor(one) for one in (settings.lengths, settings.resets))
+    options = lengths, resets, settings.seed, network.key, float(settings.padding_value), settings.output_states
     transformed = torch._C._are_functorch_transforms_active() or is_in_forward_mode()
     if keep and not torch.compiler.is_compiling() and transformed:
         return second_order.TransformedForward.apply(*options, x, hx, cx, gathered(network, weights))[:4]
@@ -191,18 +191,18 @@ class Recurrence(torch.autograd.Function):
             _require_unchanged(ctx.unsaved or ())
         if second_order.is_vmapped():  # by the operator, which supports vmap
             compute = second_order.by_operator(network.key, prepared.calls.shape, needs_x, need.weights)
-            found = second_order.each(partial(differentiable, compute), gradients)
+            results = second_order.each(partial(differentiable, compute), gradients)
         else:
             needed = needs_hx, needs_cx
-            found = core.backward_tensors(prepared, x, weights, reserve, gradients, need, needed)
+            results = core.backward_tensors(prepared, x, weights, reserve, gradients, need, needed)
             if torch.is_grad_enabled():
-                known = tuple(found)
-                found = differentiable(lambda *_: known, *gradients)
+                known = tuple(results)
+                results = differentiable(lambda *_: known, *gradients)
         if not need.again:
             ctx.unsaved = None
-        *found, dw = found
-        found = [one if needed else None for one, needed in zip(found, (needs_x, needs_hx, needs_cx), strict=True)]
-        return None, *found, *gradients_of(weights, dw, needs_weights)
+        *results, dw = results
+        results = [one if needed else None for one, needed in zip(results, (needs_x, needs_hx, needs_cx), strict=True)]
+        return None, *results, *gradients_of(weights, dw, needs_weights)
 
 
 # `apply` without its work for calls under functorch's transformations, which do not come here.

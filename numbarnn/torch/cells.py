@@ -11,7 +11,7 @@ from torch.nn import Module, Parameter
 from numbarnn.programs.states import with_each
 from numbarnn.torch import checks
 from numbarnn.torch.computation import Computation, Computed
-from numbarnn.torch.core import About
+from numbarnn.torch.core import CallSettings
 
 if TYPE_CHECKING:
     from numbarnn.common.typing import Bias
@@ -107,8 +107,8 @@ class CellBase(Computed, torch.nn.RNNCellBase):
             state = self._of_size_0(x, state)
         else:
             hx = state if state is None or len(names) > 1 else state[0]
-            form, found = self._computation.again(self, x, hx, False)
-            _, state = found or self._computation.run(self, x, state, About(), form=form)
+            form, results = self._computation.again(self, x, hx, False)
+            _, state = results or self._computation.run(self, x, state, CallSettings(), form=form)
         return with_each(state, lambda one: one[0] if input.dim() == 2 else one[0, 0])
 
     def _of_size_0(self, x, state):
@@ -118,8 +118,8 @@ class CellBase(Computed, torch.nn.RNNCellBase):
             weights[2:] = [weights[0].new_zeros(len(weights[0])) if one is None else one for one in weights[2:]]
         zero = [x.new_zeros(x.shape[1], self.hidden_size)] * len(self._computation.stack.cell.states)
         state = zero if state is None else [one[0] for one in state]
-        found = getattr(_VF, f"{self.cell}_cell")(x[0], state if len(state) > 1 else state[0], *weights)
-        return with_each(found, lambda one: one[None])
+        state = getattr(_VF, f"{self.cell}_cell")(x[0], state if len(state) > 1 else state[0], *weights)
+        return with_each(state, lambda one: one[None])
 
 
 class LSTMCell(CellBase):

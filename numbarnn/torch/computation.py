@@ -109,23 +109,23 @@ class Computation:
         keep = torch.is_grad_enabled() and requires_grad(x, h, c, weights)
         prepared = known.get(keep)
         if prepared is None:
-            prepared = core.prepare(network, core.About(), x, h, weights, keep)
+            prepared = core.prepare(network, core.CallSettings(), x, h, weights, keep)
             if prepared.weights is network.last_weights[1]:  # not a copy of the parameters
                 known[keep] = prepared
         y, h, c, _ = engine_call(prepared, keep, x, h, c, weights)
         return form, (y.transpose(0, 1) if batch_first else y, (h, c) if network.private else h)
 
-    def run(self, module, x, state, about, batch_first=False, drop=None, form=None):
+    def run(self, module, x, state, settings, batch_first=False, drop=None, form=None):
         """Return (y, the final state, with `output_states` the cell states of every step).
 
-        x: (T, B, I), or (B, T, I) with `batch_first`. state: a tuple of states (`checks.state_of`), or None. about: the
-        `core.About`. drop: f(y of a layer) -> the next layer's input, or None. form: of `again`."""
+        x: (T, B, I), or (B, T, I) with `batch_first`. state: from `checks.state_of`, or None. drop: f(y of a layer) ->
+        the next layer's input, or None. form: from `again`."""
         # Steps are computed time first, and y is a view with batch first, as torch.nn returns it: random numbers that
         # are drawn in the form of y, for a Dropout after the module for instance, are the same then.
         if batch_first:
-            resets = None if about.resets is None else torch.as_tensor(about.resets).transpose(0, 1)
-            found = self.run(module, time_first(x), state, about._replace(resets=resets), False, drop, form)
-            y, state, *more = found
+            resets = None if settings.resets is None else torch.as_tensor(settings.resets).transpose(0, 1)
+            settings = settings._replace(resets=resets)
+            y, state, *more = self.run(module, time_first(x), state, settings, False, drop, form)
             return y.transpose(0, 1), state, *with_each(more, lambda value: value.transpose(0, 1))
         weights, stack, network = self.weights(module), self.stack, self._networks[0]
         first = weights[0][0]
@@ -133,13 +133,13 @@ class Computation:
             x, state = checks.fitted_input(stack.input_size, x, state, first)
         if state is not None:
             checks.sizes_of_state(stack, state, x)
-        about = about if x.shape[1] else about._replace(training=False)
+        settings = settings if x.shape[1] else settings._replace(training=False)
         if self.loop or not x.shape[1]:  # of no sequences PyTorch's own operations make gradients of 0
-            y, state, *every = self._through(weights, x, state, about, drop, loop.run, stack.state_sizes)
+            y, state, *every = self._through(weights, x, state, settings, drop, loop.run, stack.state_sizes)
         else:
             if state is not None and stack.has_narrow:
                 state = private.for_engines(torch, state, stack)
-            y, state, *every = self._through(weights, x, state, about, drop, _by_engine, stack.state_widths)
+            y, state, *every = self._through(weights, x, state, settings, drop, _by_engine, stack.state_widths)
             if form and network.last_call[0] != form:
                 network.last_call = form, {}  # whether backward may follow -> `core.PreparedCall`
             if stack.has_narrow:
@@ -147,17 +147,17 @@ class Computation:
                 every = [private.steps_for_callers(one, stack, first=1) for one in every]
         return y, state if len(state) > 1 else state[0], *every
 
-    def _through(self, weights, x, state, about, drop, compute, sizes):
+    def _through(self, weights, x, state, settings, drop, compute, sizes):
         """Return [y, state, with `output_states` the cell states of every step] through all networks.
 
-        weights, about, drop: as of `run`. compute: the function of one network. sizes: [state][layer] -> its units."""
+        compute: the function of one network. sizes: [state][layer] -> its units."""
         y, finals, stack, last = x, [], self.stack, len(self._networks) - 1
         for number, (network, own) in enumerate(zip(self._networks, weights, strict=True)):
             if number:
                 (y,) = private.steps_for_callers([y], self._networks[number - 1].stack)
                 y = drop(y) if drop else y
             part = _of_layer(state, number, stack.directions) if last else state
-            now = about if number == last else about._replace(output_states=False)
+            now = settings if number == last else settings._replace(output_states=False)
             y, final, *more = compute(network, own, y, part, now)
             finals.append(final)
         if not last:
@@ -168,10 +168,10 @@ class Computation:
         return [y, tuple(torch.cat(parts) if same else list(parts) for parts, same in pairs), *more]
 
 
-def _by_engine(network, weights, x, state, about):
+def _by_engine(network, weights, x, state, settings):
     """Run one network by `calls.call`, with the arguments of `loop.run`."""
     h, *others = (None,) if state is None else state
-    return call(network, about, x, h, others or None, weights)
+    return call(network, settings, x, h, others or None, weights)
 
 
 def _of_layer(state, layer, directions):

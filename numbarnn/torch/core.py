@@ -28,7 +28,7 @@ NO_SECOND_OF_STATES = (
 )
 
 
-class About(NamedTuple):
+class CallSettings(NamedTuple):
     """A call's arguments that have no gradients.
 
     Attributes:
@@ -68,14 +68,14 @@ class PreparedCall(NamedTuple):
     dtype: torch.dtype | None = None
 
 
-def prepare(network, about, x, hx, weights, keep):
+def prepare(network, settings, x, hx, weights, keep):
     """Return the `PreparedCall` of arguments that `check_tensors` accepts. keep: backward may follow."""
-    shape = about.shape_of(x, hx)
-    prepared = prepare_again(network, shape, about.seed, weights, keep or about.seed is not None)
+    shape = settings.shape_of(x, hx)
+    prepared = prepare_again(network, shape, settings.seed, weights, keep or settings.seed is not None)
     if not (shape.padded or shape.resets or shape.keeps_states):
         return prepared
     with stream_of(x):
-        sequences = sequences_of(prepared.calls.engine, about, x)
+        sequences = sequences_of(prepared.calls.engine, settings, x)
     return prepared._replace(sequences=replace(sequences, every_state=shape.keeps_states))
 
 
@@ -89,12 +89,12 @@ def prepare_again(network, shape, seed, weights, keep=True):
     return PreparedCall(network, calls, flat, (int(seed.item()), 0) if draws else NO_KEY, dtype=dtype)
 
 
-def sequences_of(engine, about, x):
+def sequences_of(engine, settings, x):
     """Check a call's lengths and resets, and return them as `Sequences`."""
-    lengths, resets = about.lengths, about.resets
+    lengths, resets = settings.lengths, settings.resets
     lengths = lengths.detach().cpu().numpy() if isinstance(lengths, torch.Tensor) else lengths
     resets = array_of(resets) if isinstance(resets, torch.Tensor) else resets
-    return checked(engine, lengths, resets, about.padding_value, *x.shape[:2])
+    return checked(engine, lengths, resets, settings.padding_value, *x.shape[:2])
 
 
 def _flat(network, weights):
@@ -144,7 +144,7 @@ def joined_state_shapes(network, batch):
     return [(stack.num_layers * stack.directions, batch, width) for width in widths]
 
 
-def check_tensors(network, about, x, hx, cx, weights):
+def check_tensors(network, settings, x, hx, cx, weights):
     """Raise ValueError for shapes, dtypes and devices that do not fit: engines do not check them."""
     stack = network.stack
     if x.dim() != 3 or x.shape[2] != stack.input_size or 0 in x.shape:
@@ -160,5 +160,5 @@ def check_tensors(network, about, x, hx, cx, weights):
             raise ValueError(f"x and {name} must have one dtype, but are {x.dtype} and {one.dtype}")
         if one is not None and one.device != x.device:
             raise ValueError(f"x and {name} must be on one device, but are on {x.device} and {one.device}")
-    if about.output_states:
+    if settings.output_states:
         keeps_states(stack, True)

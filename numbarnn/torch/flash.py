@@ -13,7 +13,7 @@ from torch import Tensor
 from numbarnn.cells import tracing
 from numbarnn.cells.functions import exp, heads, maximum, sigmoid, softplus, tanh, where
 from numbarnn.torch.calls import call
-from numbarnn.torch.core import About
+from numbarnn.torch.core import CallSettings
 from numbarnn.torch.networks import Network
 
 
@@ -109,7 +109,7 @@ def flashrnn(
     weights = [parameters[part.name].reshape(part.shape) for part in network.parts]
     h, *private = (None,) if states is None else states.reshape(len(states), 1, batch, hidden)
     x = Wx.reshape(batch, steps, -1).transpose(0, 1).contiguous()  # both passes read this copy
-    y, last, *every = call(network, About(output_states=network.private > 0), x, h, private or None, weights)
+    y, last, *every = call(network, CallSettings(output_states=network.private > 0), x, h, private or None, weights)
     every = torch.stack([one.transpose(0, 1) for one in (y, *(state for part in every for state in part))])
     last = torch.stack(last).reshape(-1, batch, 1, heads, units)
     return every.reshape(-1, batch, steps, heads, units), last

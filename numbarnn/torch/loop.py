@@ -14,6 +14,7 @@ from torch import Tensor
 from numbarnn.cells.tracing.graph import OPERATORS
 from numbarnn.layers import drawn
 from numbarnn.layers.planned import PlannedCalls, Shape
+from numbarnn.torch.calls import MAX_SEED
 from numbarnn.weights import parameter_name
 from numbarnn.weights.unfused import UnfusedLayer
 
@@ -80,12 +81,12 @@ class _Draws:
         drop: name of an R -> its mask. noise: [layer] -> (D, T, B, N, H).
     """
 
-    def __init__(self, network, about, shape, library, dtype):
+    def __init__(self, network, settings, shape, library, dtype):
         self.drop, self.noise = {}, []
-        if about.training and network.draws:
+        if settings.training and network.draws:
             stack, dtype = network.stack, "float64" if dtype == "float64" else "float32"  # drawn as engines compute
             calls = PlannedCalls(stack, Shape(*shape), training=True)
-            call = calls.call(stack.engine.zeros(stack.space.size, stack.dtype), int(about.seed[0]))
+            call = calls.call(stack.engine.zeros(stack.space.size, stack.dtype), int(settings.seed[0]))
             call = call._replace(problem=replace(call.problem, dtype=dtype))
             self.noise = [library.constant(one) for one in drawn.noise(call)]
             if any(stack.cell.drop_connect):
@@ -94,15 +95,15 @@ class _Draws:
 
 
 class _Ends:
-    """Masks of the steps at which sequences end and restart, from a `core.About`. x: (T, B, I)."""
+    """Masks of the steps at which sequences end and restart, from a `core.CallSettings`. x: (T, B, I)."""
 
-    def __init__(self, about, x):
+    def __init__(self, settings, x):
         self.steps, self._there, self._resets = len(x), None, None
-        if about.lengths is not None:
-            lengths = torch.as_tensor(about.lengths, device=x.device)
+        if settings.lengths is not None:
+            lengths = torch.as_tensor(settings.lengths, device=x.device)
             self._there = (torch.arange(len(x), device=x.device)[:, None] < lengths)[..., None]
-        if about.resets is not None:
-            self._resets = torch.as_tensor(about.resets, device=x.device).bool()[..., None]
+        if settings.resets is not None:
+            self._resets = torch.as_tensor(settings.resets, device=x.device).bool()[..., None]
             if self._there is not None:  # beyond a sequence's end its state stays as it is
                 self._resets = self._resets & self._there
 
@@ -132,16 +133,15 @@ class _Ends:
         return x if self._there is None else torch.where(self._there, x, torch.zeros_like(x))
 
 
-def run(network, weights, x, state, about):
+def run(network, weights, x, state, settings):
     """Return [y, the final state, with `output_states` the cell states of every step].
 
-    network: the `Network`. weights: its parameters. x: (T, B, I). state: as in `checks`; None is zero. about: the
-    `core.About`."""
+    network: the `Network`. weights: its parameters. x: (T, B, I). state: as in `checks`; None is zero."""
     stack, first = network.stack, weights[0]
-    if about.training and network.draws and about.seed is None:
-        about = about._replace(seed=torch.randint(2**62, (1,)))
-    library, ends, D = TensorLibrary(first), _Ends(about, x), stack.directions
-    draws = _Draws(network, about, x.shape[:2], library, str(first.dtype).removeprefix("torch."))
+    if settings.training and network.draws and settings.seed is None:
+        settings = settings._replace(seed=torch.randint(MAX_SEED, (1,)))
+    library, ends, D = TensorLibrary(first), _Ends(settings, x), stack.directions
+    draws = _Draws(network, settings, x.shape[:2], library, str(first.dtype).removeprefix("torch."))
     arrays = dict(zip((part.name for part in network.parts), weights, strict=True))
     finals, every, y = [], None, ends.read(x)
     for layer in range(stack.num_layers):
@@ -164,20 +164,20 @@ def run(network, weights, x, state, about):
         torch.cat(parts) if len(own) == 1 else list(parts)
         for parts, own in zip(zip(*finals, strict=True), sizes, strict=True)
     ]
-    y, *every = (ends.filled(one, about.padding_value) for one in (y, *every))
-    return [y, tuple(final), tuple(every)][: 3 if about.output_states else 2]
+    y, *every = (ends.filled(one, settings.padding_value) for one in (y, *every))
+    return [y, tuple(final), tuple(every)][: 3 if settings.output_states else 2]
 
 
 def _initial(stack, state, layer, direction, x):
     """Return the initial states of one layer and direction, each (B, H)."""
-    D, found = stack.directions, []
+    D, initial = stack.directions, []
     for number, sizes in enumerate(stack.state_sizes):
         one = None if state is None else state[number]
         if one is None:
-            found.append(x.new_zeros(x.shape[1], sizes[layer]))
+            initial.append(x.new_zeros(x.shape[1], sizes[layer]))
         else:
-            found.append(one[layer * D + direction] if isinstance(one, Tensor) else one[layer][direction])
-    return found
+            initial.append(one[layer * D + direction] if isinstance(one, Tensor) else one[layer][direction])
+    return initial
 
 
 def _over_time(layer, x, states, noise, ends, direction):

@@ -22,7 +22,7 @@ from numbarnn.layers.sequences import NO_PADDING_VALUE
 from numbarnn.programs.states import with_each
 from numbarnn.torch import checks
 from numbarnn.torch.computation import Computation, Computed
-from numbarnn.torch.core import About
+from numbarnn.torch.core import CallSettings
 
 if TYPE_CHECKING:
     from typing import TypedDict
@@ -259,45 +259,45 @@ class Recurrent(Computed, torch.nn.RNNBase):
             input = torch.cat([input, *side_by_name(self.cell, side).values()], dim=-1)
         drop, form = self._drop(), None  # first: it may replace the computation
         if lengths is None and resets is None and not output_states:
-            form, found = self._computation.again(self, input, hx, self.batch_first)
-            if found:
-                return found
+            form, results = self._computation.again(self, input, hx, self.batch_first)
+            if results:
+                return results
         if isinstance(input, torch.fx.Proxy):
             options = {"padding_value": padding_value, "output_states": output_states}
             return self._as_leaf(input, hx, lengths=lengths, resets=resets, **options)
         if output_states:
             keeps_states(self._computation.stack, flag(output_states, "output_states"))
-        about = About(lengths, resets, padding_value, output_states, self.training)
+        settings = CallSettings(lengths, resets, padding_value, output_states, self.training)
         if isinstance(input, PackedSequence):
             if torch.compiler.is_compiling():  # sizes are in tensors: the graph ends here, as with torch.nn's modules
-                return torch.compiler.disable(self._packed)(input, hx, about)
-            return self._packed(input, hx, about)
+                return torch.compiler.disable(self._packed)(input, hx, settings)
+            return self._packed(input, hx, settings)
         if input.is_nested:
             checks.nested(input, self.batch_first)
         if input.dim() != 3:
-            return self._of_one_sequence(input, hx, about)
+            return self._of_one_sequence(input, hx, settings)
         if hx is not None:
             hx = checks.state_of(self.cell.states, hx, batched=True)
-        return self._computation.run(self, input, hx, about, self.batch_first, drop, form)
+        return self._computation.run(self, input, hx, settings, self.batch_first, drop, form)
 
-    def _of_one_sequence(self, input, hx, about):
+    def _of_one_sequence(self, input, hx, settings):
         """Run one sequence x (T, I) as a batch of one."""
         if input.dim() != 2:
             raise ValueError(f"{type(self).__name__}: Expected input to be 2D or 3D, got {input.dim()}D instead")
         axis = 0 if self.batch_first else 1
         if hx is not None:
             hx = checks.state_of(self.cell.states, hx, batched=False)
-        if about.resets is not None:
-            about = about._replace(resets=torch.as_tensor(about.resets).unsqueeze(axis))
+        if settings.resets is not None:
+            settings = settings._replace(resets=torch.as_tensor(settings.resets).unsqueeze(axis))
         x = input.unsqueeze(axis)
-        output, state, *more = self._computation.run(self, x, hx, about, self.batch_first, self._drop())
+        output, state, *more = self._computation.run(self, x, hx, settings, self.batch_first, self._drop())
         output, *more = with_each([output, *more], lambda value: value.squeeze(axis))
         return output, with_each(state, lambda one: one.squeeze(1)), *more
 
-    def _packed(self, sequence, hx, about):
+    def _packed(self, sequence, hx, settings):
         """Run a `PackedSequence`: y is packed like x, and states have the order before packing."""
         data, batch_sizes, order, ranks = sequence
-        if about.lengths is not None:
+        if settings.lengths is not None:
             raise ValueError("lengths must be None with a packed input, which has its own")
         if data.dim() != 2:
             raise RuntimeError(f"input must have 2 dimensions, got {data.dim()}")
@@ -314,10 +314,10 @@ class Recurrent(Computed, torch.nn.RNNBase):
             hx = checks.state_of(self.cell.states, hx, batched=True)
             if order is not None:
                 hx = with_each(hx, lambda one: one.index_select(1, order))
-        about = about._replace(lengths=lengths)
-        if about.resets is not None and order is not None:
-            about = about._replace(resets=torch.as_tensor(about.resets)[:, order])
-        y, state, *more = self._computation.run(self, x, hx, about, drop=drop and drop_packed)
+        settings = settings._replace(lengths=lengths)
+        if settings.resets is not None and order is not None:
+            settings = settings._replace(resets=torch.as_tensor(settings.resets)[:, order])
+        y, state, *more = self._computation.run(self, x, hx, settings, drop=drop and drop_packed)
         if ranks is not None:
             state = with_each(state, lambda one: one.index_select(1, ranks))
         y, *more = with_each([y, *more], lambda padded: PackedSequence(pack(padded), batch_sizes, order, ranks))

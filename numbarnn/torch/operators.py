@@ -33,11 +33,11 @@ def rnn_forward(
     x: Tensor, hx: Tensor | None, cx: Tensor | None, weights: Sequence[Tensor], lengths: Tensor | None,
     resets: Tensor | None, seed: Tensor | None, network: str, padding_value: float, every_state: bool, keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Return y, hy, cy, all cell states, and the reserve; arguments as in `core.forward_tensors` and `core.About`."""
-    about = core.About(lengths, resets, padding_value, every_state, seed=seed)
+    """Return y, hy, cy, all cell states and the reserve. hx, cx: as of `core.forward_tensors`. keep: for backward."""
+    settings = core.CallSettings(lengths, resets, padding_value, every_state, seed=seed)
     net = Network.of_key(network)
-    core.check_tensors(net, about, x, hx, cx, weights)
-    *results, reserve = core.forward_tensors(core.prepare(net, about, x, hx, weights, keep), x, hx, cx)
+    core.check_tensors(net, settings, x, hx, cx, weights)
+    *results, reserve = core.forward_tensors(core.prepare(net, settings, x, hx, weights, keep), x, hx, cx)
     reserve = reserve if keep else None
 
     def own(result):
@@ -57,7 +57,7 @@ def _nothing(like, result, dtype=None):
 @rnn_forward.register_fake
 def _(x, hx, cx, weights, lengths, resets, seed, network, padding_value, every_state, keep):
     net = Network.of_key(network)
-    stack, shape = net.stack, core.About(lengths, resets).shape_of(x, hx)
+    stack, shape = net.stack, core.CallSettings(lengths, resets).shape_of(x, hx)
     y = x.new_empty((*x.shape[:2], stack.directions * stack.output_widths[-1]))
     of_h, of_c = core.joined_state_shapes(net, shape.batch)
     size = planned.reserve_size(stack, shape, dtype=DTYPES[computes_in(x)]) if keep else 0
@@ -104,7 +104,7 @@ def save_call(ctx, inputs, output):
     """Save the inputs of `rnn_forward` and the reserve for backward, and return the saved tensors."""
     x, hx, cx, weights, lengths, resets, seed, network, padding_value, every_state, keep = inputs
     ctx.set_materialize_grads(False)
-    ctx.shape = core.About(lengths, resets, output_states=every_state).shape_of(x, hx)
+    ctx.shape = core.CallSettings(lengths, resets, output_states=every_state).shape_of(x, hx)
     ctx.network, ctx.keep, ctx.padding_value = network, keep, padding_value
     saved = output[4], lengths, resets, seed, x, hx, cx, *weights
     ctx.save_for_backward(*saved)
@@ -155,13 +155,13 @@ def rnn_tangents(
     stack, draws = net.stack_for(parts[0][0], seed is not None), None if seed is None else (int(seed.item()), 0)
     with stream_of(x):
         at, along, of_results, of_tangents = (_point(stack, *part) for part in parts)
-        sequences = core.sequences_of(stack.engine, core.About(lengths, resets), x)
+        sequences = core.sequences_of(stack.engine, core.CallSettings(lengths, resets), x)
         _, tangents, tape = tangents_of(stack).forward(at, along, sequences, draws, passes > 1)
-        found = [tangents.x, *joined(stack, tangents.states)]
+        results = [tangents.x, *joined(stack, tangents.states)]
         if passes > 1:
             for one in tangents_of(stack).backward(tape, of_results, of_tangents, passes > 2)[: passes - 1]:
-                found += one.x, *joined(stack, one.states), one.weights
-        return [x.new_empty(0) if one is None else tensor_of(one).to(x.dtype) for one in found]
+                results += one.x, *joined(stack, one.states), one.weights
+        return [x.new_empty(0) if one is None else tensor_of(one).to(x.dtype) for one in results]
 
 
 def _point(stack, x, hx, cx, weights=None):
@@ -175,9 +175,9 @@ def _(values, direction, of_tangents, of_results, lengths, resets, seed, network
     net, x = Network.of_key(network), values[0]
     of_h, of_c = core.joined_state_shapes(net, x.shape[1])
     states = of_h, of_c if net.private else 0
-    found = [(*x.shape[:2], net.stack.directions * net.stack.output_widths[-1]), *states]
-    found += [x.shape, *states, net.size] * (passes - 1)
-    return list(map(x.new_empty, found))
+    shapes = [(*x.shape[:2], net.stack.directions * net.stack.output_widths[-1]), *states]
+    shapes += [x.shape, *states, net.size] * (passes - 1)
+    return list(map(x.new_empty, shapes))
 
 
 # --------------------------------------------------------------------------------------------------------------- vmap

@@ -64,8 +64,8 @@ def second(network, ends, values, direction, of_tangents, of_results=(None,) * 3
     network: its key. ends: lengths, resets and seed. The other arguments are those of `operators.rnn_tangents`."""
     fixed = [None if one is None else Guarded.apply(one) for one in (*_present(values), *of_tangents)]
     arguments = *fixed[:4], *_present(direction), *fixed[4:], *of_results
-    found = _present(each(lambda *tensors: Second.apply(network, passes, *ends, *tensors), arguments))
-    return found[:3], found[3:7], found[7:]
+    results = _present(each(lambda *tensors: Second.apply(network, passes, *ends, *tensors), arguments))
+    return results[:3], results[3:7], results[7:]
 
 
 class Guarded(Function):
@@ -124,8 +124,8 @@ class Second(OfTensors):
     def backward(ctx, *gradients):
         saved = ctx.saved_tensors
         ends, values, direction, of_tangents, of_results = saved[:3], saved[3:7], saved[7:11], saved[11:14], saved[14:]
-        found = second(ctx.network, ends, values, gradients[3:7], of_tangents, gradients[:3])
-        return *[None] * 9, *_there(found[1], direction), *[None] * 3, *_there(found[0], of_results)
+        by_results, by_direction, _ = second(ctx.network, ends, values, gradients[3:7], of_tangents, gradients[:3])
+        return *[None] * 9, *_there(by_direction, direction), *[None] * 3, *_there(by_results, of_results)
 
 
 class ForwardTangents(OfTensors):
@@ -170,8 +170,8 @@ class BackwardAgain(Function):
     @staticmethod
     def jvp(ctx, *tangents):
         ends, gradients, values = BackwardAgain.saved(ctx)
-        _, found, _ = second(ctx.network, ends, values, tangents[10:], gradients, tangents[7:10])
-        return _not_none(found, values[0])
+        _, results, _ = second(ctx.network, ends, values, tangents[10:], gradients, tangents[7:10])
+        return _not_none(results, values[0])
 
     @staticmethod
     def saved(ctx):
@@ -217,8 +217,8 @@ class TransformedForward(Function):
         d_states = d_states if ctx.shape.keeps_states else None
         gradients = dy, dhy, dcy if Network.of_key(ctx.network).private else None
         compute, tensors = by_operator(ctx.network, ctx.shape), (x, hx, cx, weights)
-        found = BackwardAgain.apply(ctx.network, compute, *ends, reserve, d_states, *gradients, *tensors)
-        return *[None] * 6, *_there(found, tensors)
+        results = BackwardAgain.apply(ctx.network, compute, *ends, reserve, d_states, *gradients, *tensors)
+        return *[None] * 6, *_there(results, tensors)
 
     @staticmethod
     def jvp(ctx, *tangents):

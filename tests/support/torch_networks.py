@@ -3,7 +3,7 @@
 import torch
 
 from numbarnn.torch.calls import call
-from numbarnn.torch.core import About
+from numbarnn.torch.core import CallSettings
 from numbarnn.torch.networks import Network
 
 SIZES = (5, 8, 2)  # I, H, L
@@ -13,7 +13,7 @@ CELLS = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU, "rnn_tanh": torch.nn.RNN}
 def run(network, x, hx, cx, weights, **about):
     """y, hy, cy of an LSTM's network, cy None of other cells, and with `output_states` the states of every step."""
     private = None if cx is None else (cx,)
-    y, (hy, *cy), *states = call(network, About(**about), x, hx, private, weights)
+    y, (hy, *cy), *states = call(network, CallSettings(**about), x, hx, private, weights)
     return y, hy, cy[0] if cy else None, *states
 
 
