@@ -11,6 +11,19 @@ import numpy as np
 
 
 @contextmanager
+def _replaced(owner, name, make):
+    """Replace owner.name by make(the original), if owner has the name."""
+    if not hasattr(owner, name):
+        yield
+        return
+    original = getattr(owner, name)
+    setattr(owner, name, make(original))
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)
+
+
 def device_for_numba(cc):
     """Compile device functions for compute capability `cc` where no GPU is.
 
@@ -19,16 +32,12 @@ def device_for_numba(cc):
     """
     from numba.cuda import dispatcher
 
-    if not hasattr(dispatcher, "get_current_device"):
-        yield
-        return
-    original, thread = dispatcher.get_current_device, threading.get_ident()
-    device = SimpleNamespace(compute_capability=cc)
-    dispatcher.get_current_device = lambda: device if threading.get_ident() == thread else original()
-    try:
-        yield
-    finally:
-        dispatcher.get_current_device = original
+    device, thread = SimpleNamespace(compute_capability=cc), threading.get_ident()
+
+    def make(original):
+        return lambda: device if threading.get_ident() == thread else original()
+
+    return _replaced(dispatcher, "get_current_device", make)
 
 
 @contextmanager
@@ -44,7 +53,6 @@ def numpy_for_numba():
             del np.row_stack  # noqa: NPY201
 
 
-@contextmanager
 def convergent_functions():
     """Mark all functions as LLVM's `convergent`, which forbids making a call depend on a further branch.
 
@@ -53,19 +61,12 @@ def convergent_functions():
     """
     from numba.cuda import codegen
 
-    library_class = getattr(codegen, "CUDACodeLibrary", None)
-    if not hasattr(library_class, "add_ir_module"):
-        yield
-        return
-    original = library_class.add_ir_module
+    def make(original):
+        def add_ir_module(library, module):
+            for function in module.functions:
+                function.attributes.add("convergent")
+            original(library, module)
 
-    def add_ir_module(library, module):
-        for function in module.functions:
-            function.attributes.add("convergent")
-        original(library, module)
+        return add_ir_module
 
-    library_class.add_ir_module = add_ir_module
-    try:
-        yield
-    finally:
-        library_class.add_ir_module = original
+    return _replaced(getattr(codegen, "CUDACodeLibrary", None), "add_ir_module", make)
