@@ -16,7 +16,7 @@ ROOMS = {
     "cells": (("cells",), 5142),
     "kernels": (("kernels",), 4958),
     "schedules, programs, engines, layers": (("schedules", "programs", "engines", "layers"), 14051),
-    "cuda": (("cuda",), 2324),
+    "cuda": (("cuda",), 2325),
     "torch": (("torch",), 2777),
     "weights and convert": (("weights", "convert.py"), 2943),
     "compile": (("compile",), 1783),
