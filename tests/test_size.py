@@ -14,9 +14,9 @@ PACKAGE = Path(__file__).parent.parent / "numbarnn"
 ROOMS = {
     "bench": (("bench",), 5103),
     "cells": (("cells",), 5171),
-    "kernels": (("kernels",), 4958),
+    "kernels": (("kernels",), 4956),
     "schedules, programs, engines, layers": (("schedules", "programs", "engines", "layers"), 14053),
-    "cuda": (("cuda",), 2324),
+    "cuda": (("cuda",), 2322),
     "torch": (("torch",), 2808),
     "weights and convert": (("weights", "convert.py"), 2966),
     "compile": (("compile",), 1783),
