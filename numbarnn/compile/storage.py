@@ -31,7 +31,7 @@ def widen(dtype):
     """Make a device function from a number stored as `dtype` to the number for arithmetic."""
     if dtype == "float16":
         return ptx.float32_of_half
-    return jit(bfloat16_to_float32, backend()) if dtype == "bfloat16" else units.unchanged(backend())
+    return jit(bfloat16_to_float32, backend()) if dtype == "bfloat16" else units.unchanged()
 
 
 @per_backend
@@ -39,7 +39,7 @@ def narrow(dtype):
     """Make a device function from a computed number to its stored form in `dtype`, rounded to nearest even."""
     if dtype == "float16":
         return ptx.half_of_float32
-    return jit(float32_to_bfloat16, backend()) if dtype == "bfloat16" else units.unchanged(backend())
+    return jit(float32_to_bfloat16, backend()) if dtype == "bfloat16" else units.unchanged()
 
 
 # ---------------------------------------------------------------------------------------------------------- bfloat16

@@ -21,34 +21,34 @@ from numbarnn.cells.layout import as_text
 from numbarnn.common.code_cache import run_source
 from numbarnn.common.philox import UNIFORM_SHARE, philox
 from numbarnn.compile.specialise import jit, specialise
+from numbarnn.cuda.backend import backend, per_backend
 
 
-@cache
-def unchanged(backend):
+@per_backend
+def unchanged():
     """Make a device function value -> value."""
-    return jit(lambda value: value, backend)
+    return jit(lambda value: value, backend())
 
 
-@cache
-def joiner(backend):
-    """Make a device function (first, rest) -> (first, *rest), as Numba cannot compile several such tuples in one
-    function."""
-    return jit(lambda first, rest: (first, *rest), backend)
+@per_backend
+def joiner():
+    """Make a device function (first, rest) -> (first, *rest), of which Numba cannot compile several in a function."""
+    return jit(lambda first, rest: (first, *rest), backend())
 
 
-def _write(head, lines, backend, **names):
+def _write(head, lines, backend_name=None, **names):
     """Make a device function from a head and lines of text, which refer to `names`."""
     namespace = {"__name__": __name__, **names}
     source = "\n    ".join([f"def {head}:", *lines])
     run_source(source, f"<numbarnn {source}>", namespace)
-    return jit(namespace[head.partition("(")[0]], backend)
+    return jit(namespace[head.partition("(")[0]], backend_name or backend())
 
 
-def _write_load(head, values, backend, **names):
+def _write_load(head, values, **names):
     """Make a device function with this head that returns values, texts of expressions that read at j."""
     lines = [f"v{k} = {value}" for k, value in enumerate(values)]
     names_of_all = as_text([f"v{k}" for k in range(len(values))])
-    return _write(head, [*_moving_on(lines), f"return {names_of_all}"], backend, **names)
+    return _write(head, [*_moving_on(lines), f"return {names_of_all}"], **names)
 
 
 def _moving_on(lines):
@@ -61,51 +61,51 @@ def _apply(function, name, value):
     return f"{name}({value})" if function else value
 
 
-@cache
-def loader(count, backend, widen=None):
+@per_backend
+def loader(count, widen=None):
     """Make a device function load(row, j, H) -> (row[j], row[H + j], ...), `count` values of unit j."""
-    return _write_load("load(row, j, H)", [_apply(widen, "widen", "row[j]")] * count, backend, widen=widen)
+    return _write_load("load(row, j, H)", [_apply(widen, "widen", "row[j]")] * count, widen=widen)
 
 
-@cache
-def biased_loader(count, backend, widen=None, widen_bias=None):
+@per_backend
+def biased_loader(count, widen=None, widen_bias=None):
     """Make a device function load(row, bias, j, H) -> `count` values of unit j, each plus its bias."""
-    return reset_loader(0, count, backend, widen, widen_bias)
+    return reset_loader(0, count, widen, widen_bias)
 
 
-@cache
-def reset_loader(recurrent, count, backend, widen=None, widen_bias=None):
+@per_backend
+def reset_loader(recurrent, count, widen=None, widen_bias=None):
     """Make a device function load(row, bias, j, H), whose first `recurrent` values are the bias, the others value +
     bias."""
     bias = _apply(widen_bias, "widen_bias", "bias[j]")
     values = [bias] * recurrent + [f"{_apply(widen, 'widen', 'row[j]')} + {bias}"] * (count - recurrent)
-    return _write_load("load(row, bias, j, H)", values, backend, widen=widen, widen_bias=widen_bias)
+    return _write_load("load(row, bias, j, H)", values, widen=widen, widen_bias=widen_bias)
 
 
-@cache
-def storer(count, backend, narrow=None):
+@per_backend
+def storer(count, narrow=None):
     """Make a device function store(row, j, H, values), which sets row[k H + j] = values[k] for `count` values."""
     lines = [f"row[j] = {_apply(narrow, 'narrow', f'values[{k}]')}" for k in range(count)]
-    return _write("store(row, j, H, values)", _moving_on(lines) or ["pass"], backend, narrow=narrow)
+    return _write("store(row, j, H, values)", _moving_on(lines) or ["pass"], narrow=narrow)
 
 
-@cache
-def adder(count, backend):
+@per_backend
+def adder(count):
     """Make a device function add(a, b) -> the sums of two tuples' values."""
-    return _write("add(a, b)", [f"return {as_text([f'a[{k}] + b[{k}]' for k in range(count)])}"], backend)
+    return _write("add(a, b)", [f"return {as_text([f'a[{k}] + b[{k}]' for k in range(count)])}"])
 
 
-@cache
-def larger(count, backend):
+@per_backend
+def larger(count):
     """Make a device function larger(a, b) -> the larger of two tuples' values, NaN if either is."""
     values = [f"a[{k}] if a[{k}] > b[{k}] or a[{k}] != a[{k}] else b[{k}]" for k in range(count)]
-    return _write("larger(a, b)", [f"return {as_text(values)}"], backend)
+    return _write("larger(a, b)", [f"return {as_text(values)}"])
 
 
-@cache
-def zeros(count, backend, dtype, value=0):
+@per_backend
+def zeros(count, dtype, value=0):
     """Make a device function () -> `count` zeros, or copies of another value, of a dtype (a name)."""
-    return _write("zeros()", [f"return {as_text(['zero'] * count)}"], backend, zero=np.dtype(dtype).type(value))
+    return _write("zeros()", [f"return {as_text(['zero'] * count)}"], zero=np.dtype(dtype).type(value))
 
 
 # ------------------------------------------------------------------------------------------------------------- noise
@@ -113,7 +113,7 @@ NO_TIME = np.uint64(0xFFFFFFFF)  # t of numbers that are drawn once for all step
 
 
 @cache
-def noise_loader(forms, backend, dtype):
+def noise_loader(forms, backend_name, dtype):
     """Make a device function draw(chances, words, position, t) -> the random numbers of a unit at time t, in training.
 
     Args:
@@ -126,7 +126,7 @@ def noise_loader(forms, backend, dtype):
     """
     number_of = np.dtype(dtype).type
     names = {"zero": number_of(0), "one": number_of(1), "NO_TIME": NO_TIME, "EIGHT": np.uint64(8), "number": number_of}
-    names |= {"random_words": specialise(philox, dtype, backend)}
+    names |= {"random_words": specialise(philox, dtype, backend_name)}
     names |= {"SHARE": number_of(UNIFORM_SHARE), "HALF_SHARE": number_of(UNIFORM_SHARE / 2)}
     lines = []
     for k, form in enumerate(forms):
@@ -142,11 +142,11 @@ def noise_loader(forms, backend, dtype):
             else f"v{k} = {kept} if {word} >= chances.thresholds[{k}] else zero",
         ]
     result = as_text([f"v{k}" for k in range(len(forms))])
-    return _write("draw(chances, words, position, t)", [*lines, f"return {result}"], backend, **names)
+    return _write("draw(chances, words, position, t)", [*lines, f"return {result}"], backend_name, **names)
 
 
 @cache
-def mean_loader(forms, backend, dtype):
+def mean_loader(forms, backend_name, dtype):
     """Make a device function mean(chances) -> the numbers in inference. forms: as for `noise_loader`."""
     values = ["one" if form.mean_is_one else f"chances.values[{k}]" for k, form in enumerate(forms)]
-    return _write("mean(chances)", [f"return {as_text(values)}"], backend, one=np.dtype(dtype).type(1))
+    return _write("mean(chances)", [f"return {as_text(values)}"], backend_name, one=np.dtype(dtype).type(1))

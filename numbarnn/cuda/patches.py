@@ -1,7 +1,4 @@
-"""Context managers that patch numba-cuda while it compiles a kernel, and undo the patch at the end.
-
-A patch does nothing with a numba-cuda that lacks the patched name.
-"""
+"""Context managers that patch numba-cuda while it compiles a kernel, unless it lacks the patched name."""
 
 import threading
 from contextlib import contextmanager

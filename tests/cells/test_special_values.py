@@ -48,7 +48,7 @@ def test_in_the_code_of_gpus(toolchain_installed, dtype):
         names = tuple(name for name in names if name not in ("sin", "cos", "power"))
     cell = special_values.cell_of(names)
     forward, count = forward_function(cell, dtype, "cuda"), cell.num_states
-    load, store = units.loader(count, "cuda"), units.storer(count, "cuda")
+    load, store = units.loader(count), units.storer(count)
 
     @cuda.jit
     def kernel(out, a, states, size):

@@ -6,7 +6,7 @@ Every kernel is 2-D and grid-stride over columns (x) and rows (y), so that any g
 
 from numbarnn.common.precision import compute_type
 from numbarnn.compile import storage, units
-from numbarnn.cuda.backend import backend, per_backend
+from numbarnn.cuda.backend import per_backend
 from numbarnn.cuda.language import cuda
 from numbarnn.cuda.launch import Kernel
 from numbarnn.kernels.grid import launch_config
@@ -16,8 +16,8 @@ from numbarnn.kernels.grid import launch_config
 def make_copy(out_dtype=None, x_dtype=None):
     """Make the kernel that copies within a dtype, or converts between a 16-bit dtype and float32."""
     same = out_dtype == x_dtype
-    widen = units.unchanged(backend()) if same else storage.widen(x_dtype)
-    narrow = units.unchanged(backend()) if same else storage.narrow(out_dtype)
+    widen = units.unchanged() if same else storage.widen(x_dtype)
+    narrow = units.unchanged() if same else storage.narrow(out_dtype)
 
     @cuda.jit
     def copy_kernel(out, x):

@@ -78,8 +78,8 @@ def make_backward(cell, tile, inputs, drops, masked=False, exact=False):
     narrow, state_at = storage.narrow(dtype), block.make_state_at(cell, tile)
     load_state, store_state, whole = of_state.load, of_state.store, of_state.whole
     store_private = of_state.store_private
-    no_gates, no_recurrent, no_per_unit = (units.zeros(count, backend(), math_dtype) for count in (G, of_h, V))
-    store_per_unit = units.storer(V, backend(), narrow)
+    no_gates, no_recurrent, no_per_unit = (units.zeros(count, math_dtype) for count in (G, of_h, V))
+    store_per_unit = units.storer(V, narrow)
 
     @cuda.jit(launch_bounds=(THREADS, 1))
     def persistent_backward_kernel(

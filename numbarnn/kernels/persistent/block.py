@@ -31,13 +31,13 @@ def make_states(cell, dtype):
     """
     N, number = cell.num_private, compute_dtype(dtype)
     return SimpleNamespace(
-        load=units.loader(1 + N, backend()),
-        store=units.storer(1 + N, backend()),
-        load_private=units.loader(N, backend()),
-        store_private=units.storer(N, backend()),
-        whole=units.joiner(backend()),
-        zero=units.zeros(1 + N, backend(), number),
-        no_private=units.zeros(N, backend(), number),
+        load=units.loader(1 + N),
+        store=units.storer(1 + N),
+        load_private=units.loader(N),
+        store_private=units.storer(N),
+        whole=units.joiner(),
+        zero=units.zeros(1 + N, number),
+        no_private=units.zeros(N, number),
     )
 
 
@@ -75,7 +75,7 @@ def make_own_biases(tile):
     """Make own_biases(into, shared, owned), which copies the biases of the thread's pairs to a local array, pair by
     pair."""
     U, P, THREADS, BIASES, count = tile.units, tile.pairs, tile.threads, tile.biases, tile.unit_biases
-    load, store = units.loader(count, backend()), units.storer(count, backend())
+    load, store = units.loader(count), units.storer(count)
 
     def own_biases(into, shared, owned):
         for i in range(P):
@@ -90,7 +90,7 @@ def make_own_biases(tile):
 def make_load_biases(tile, count):
     """Make load(shared, at) -> the biases of a unit's `count` gates, from `at` on.
     With `Tile.keeps_biases`, `shared` is the local array that `make_own_biases` has filled."""
-    load, between = units.loader(count, backend()), 1 if tile.keeps_biases else tile.units
+    load, between = units.loader(count), 1 if tile.keeps_biases else tile.units
     return lambda shared, at: load(shared, at, between)
 
 
@@ -99,7 +99,7 @@ def make_own_parameters(cell, tile):
     """Make own_parameters(thread, weights, start, owned), which loads the per-unit parameters of the block's units
     once. They begin at `start` of weights. They stay in registers, or with `Tile.unit_parameters` in shared memory."""
     dtype, U, P, THREADS, V = tile.dtype, tile.units, tile.pairs, tile.threads, cell.num_per_unit
-    load, store = units.loader(V, backend(), storage.widen(dtype)), units.storer(V, backend())
+    load, store = units.loader(V, storage.widen(dtype)), units.storer(V)
     PARAMETERS = tile.parameters
 
     def share_parameters(thread, weights, start, owned):
@@ -118,7 +118,7 @@ def make_own_parameters(cell, tile):
 @device_function
 def make_load_parameters(cell, tile):
     """Make load(thread, unit, i) -> the per-unit parameters of the thread's i-th pair, whose unit is `unit`."""
-    V, U, PARAMETERS, load = cell.num_per_unit, tile.units, tile.parameters, units.loader(cell.num_per_unit, backend())
+    V, U, PARAMETERS, load = cell.num_per_unit, tile.units, tile.parameters, units.loader(cell.num_per_unit)
     if tile.unit_parameters:
         return lambda thread, unit, i: load(thread.shared, PARAMETERS + unit, U)
     return lambda thread, unit, i: load(thread.per_unit, i * V, 1)
@@ -129,7 +129,7 @@ def make_load_parameters(cell, tile):
 def make_fetch(tile, count):
     """Make fetch(into, rows, owned, t, b0), which loads `count` stored numbers of each of the thread's pairs. They are
     in the `Rows` of time or slot t. It computes nothing from them, so that the thread does not wait for the loads."""
-    load, store = units.loader(count, backend()), units.storer(count, backend())
+    load, store = units.loader(count), units.storer(count)
     pair_of, P = make_pair(tile), tile.pairs
 
     def fetch(into, rows, owned, t, b0):
@@ -146,7 +146,7 @@ def make_fetch(tile, count):
 def make_fetch_sums(tile, count):
     """Make fetch_sums(into, sums, owned, t, b0), which loads `count` sums over units for each of the thread's pairs.
     sums is (T, B, count), flat: all units of a sequence share its sums."""
-    load, store = units.loader(count, backend()), units.storer(count, backend())
+    load, store = units.loader(count), units.storer(count)
     pair_of, P = make_pair(tile), tile.pairs
 
     def fetch(into, sums, owned, t, b0):

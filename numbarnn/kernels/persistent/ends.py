@@ -14,7 +14,6 @@ import numpy as np
 from numbarnn.common.precision import compute_type, is_half
 from numbarnn.compile import storage, units
 from numbarnn.cuda import ptx
-from numbarnn.cuda.backend import backend
 from numbarnn.cuda.language import cuda
 from numbarnn.kernels.device import device_function
 from numbarnn.kernels.persistent.block import make_state_at, make_states
@@ -71,7 +70,7 @@ def _make_place():
 
 def _conversions(dtype, exact):
     """Return (widen, narrow) for states of the caller: between the storage dtype and sums, or none if `exact`."""
-    same = units.unchanged(backend())
+    same = units.unchanged()
     return (same, same) if exact else (storage.widen(dtype), storage.narrow(dtype))
 
 
@@ -86,7 +85,7 @@ def make_load_first(cell, dtype, exact_h, exact_c):
         place: see `_make_place`. width: of h. has_h: whether the block owns that number of h.
     """
     N, (widen, _), of_state = cell.num_private, _conversions(dtype, exact_h), make_states(cell, dtype)
-    load, place_of = units.loader(N, backend(), _conversions(dtype, exact_c)[0]), _make_place()
+    load, place_of = units.loader(N, _conversions(dtype, exact_c)[0]), _make_place()
     zero, no_private, has_c = compute_type(dtype)(0), of_state.no_private, N > 0
 
     def load_first(states, owned, place, width, unit, b, has_h):
@@ -107,7 +106,7 @@ def make_store_last(cell, dtype, exact_h, exact_c):
     """Make store_last(states, owned, place, width, unit, b, has_h, (h, private)), which writes a unit's final states.
     Arguments: as for `make_load_first`."""
     N, (_, narrow), place_of = cell.num_private, _conversions(dtype, exact_h), _make_place()
-    store, has_c = units.storer(N, backend(), _conversions(dtype, exact_c)[1]), N > 0
+    store, has_c = units.storer(N, _conversions(dtype, exact_c)[1]), N > 0
 
     def store_last(states, owned, place, width, unit, b, has_h, state):
         h, private = state

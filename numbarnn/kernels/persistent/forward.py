@@ -73,7 +73,7 @@ def make_forward(cell, tile, save, inputs, drops, masked=False, exact=False):
     publish, dropout_factor = exchange.make_publish(dtype, tile.aligned), block.make_dropout_factor(dtype)
     forward, of_state = forward_function(cell, dtype, backend()), block.make_states(cell, dtype)
     widen, narrow, store_state, whole = storage.widen(dtype), storage.narrow(dtype), of_state.store, of_state.whole
-    store_private, store_saved = of_state.store_private, units.storer(K, backend(), narrow)
+    store_private, store_saved = of_state.store_private, units.storer(K, narrow)
 
     @cuda.jit(launch_bounds=(THREADS, 1))
     def persistent_forward_kernel(

@@ -15,7 +15,6 @@ import numpy as np
 
 from numbarnn.compile import units
 from numbarnn.cuda import ptx
-from numbarnn.cuda.backend import backend
 from numbarnn.cuda.language import cuda
 from numbarnn.kernels.device import device_function, in_turn
 from numbarnn.kernels.persistent import products
@@ -114,7 +113,7 @@ def make_sums(cell, tile, stages, terms):
 def _make_put(cell, tile, stages, terms, number):
     """Make put(which, thread, role, turn, i, at), which stores the terms of the `which`-th stage in shared memory.
     It chooses among the stages from the `number`-th on."""
-    store = units.storer(len(cell.stages[stages[number]].sums), backend())
+    store = units.storer(len(cell.stages[stages[number]].sums))
     between, terms_of, last = np.uint64(tile.sequences * tile.units), terms[number], number + 1 == len(stages)
     rest = terms_of if last else _make_put(cell, tile, stages, terms, number + 1)
 

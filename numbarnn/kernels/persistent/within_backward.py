@@ -79,7 +79,7 @@ def make_d_state(cell, tile, inputs, masked):
     valid. For a cell with stages or a projection, `make_gather` must have gathered it."""
     if not gathers(cell, tile):
         return _make_carried(cell, tile, inputs, masked)
-    load, M = units.loader(cell.num_states, backend()), 1 + cell.num_states
+    load, M = units.loader(cell.num_states), 1 + cell.num_states
     return lambda thread, role, turn, i: load(thread.came, i * M + 1, 1)
 
 
@@ -88,7 +88,7 @@ def make_gather(cell, tile, inputs, drops, masked):
     """Make gather(thread, role, turn), which stores the gradients of the thread's pairs from later steps and from
     above. The functions of a cell with stages read them in `Thread.came`."""
     carried, output_of = _make_carried(cell, tile, inputs, masked), _make_output(tile, inputs, drops)
-    store, pair_of, P, M = units.storer(cell.num_states, backend()), make_pair(tile), tile.pairs, 1 + cell.num_states
+    store, pair_of, P, M = units.storer(cell.num_states), make_pair(tile), tile.pairs, 1 + cell.num_states
 
     def gather(thread, role, turn):
         for i in range(P):
@@ -115,9 +115,9 @@ def make_arguments(cell, tile, inputs, drops, masked):
     widen, of_state = storage.widen(dtype), block.make_states(cell, dtype)
     load_private, whole, no_state = of_state.load_private, of_state.whole, of_state.zero
     draw = make_draw(cell.noise, dtype, True)
-    load_saved, load_per_unit = units.loader(K, backend(), widen), block.make_load_parameters(cell, tile)
-    load_sums, pair_of, has_sums, U = units.loader(Q, backend()), make_pair(tile), Q > 0, tile.units
-    load_d_v, S = units.loader(cell.num_products, backend()), cell.num_products
+    load_saved, load_per_unit = units.loader(K, widen), block.make_load_parameters(cell, tile)
+    load_sums, pair_of, has_sums, U = units.loader(Q), make_pair(tile), Q > 0, tile.units
+    load_d_v, S = units.loader(cell.num_products), cell.num_products
     output_of = _make_came(M) if gathers(cell, tile) else _make_output(tile, inputs, drops)
 
     def arguments_of(thread, role, turn, i, d_state):
@@ -187,7 +187,7 @@ def _make_product(cell, tile, stage, gradients_of, masked):
     It publishes the gradients of the stage's gates. Their product with R is the gradient of the vector of the stage."""
     dtype, P, S, product = tile.dtype, tile.pairs, cell.num_products, cell.product_number(stage)
     A, first_gate, count = cell.num_ah, cell.first_of_stage(stage), len(cell.stages[stage].gates)
-    no_gates = units.zeros(count, backend(), compute_dtype(dtype))
+    no_gates = units.zeros(count, compute_dtype(dtype))
     publish, pair_of = exchange.make_publish_all(dtype, tile.aligned, count), make_pair(tile)
     multiply, sums = make_multiply(tile, product), make_stage_sums(tile, product, 1)
 

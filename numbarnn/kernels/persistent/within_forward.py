@@ -34,8 +34,8 @@ def make_gates(cell, tile, inputs, masked):
     recurrent_sums = products.make_sums(tile, A, inputs or cell.num_products > 0 or tile.projects)
     input_sums = products.make_sums(tile, G, inputs)
     load_w, load_r = block.make_load_biases(tile, G), block.make_load_biases(tile, A)
-    add_w, add_r = units.adder(G, backend()), units.adder(A, backend())
-    load_x = units.loader(G, backend(), storage.widen(tile.dtype))
+    add_w, add_r = units.adder(G), units.adder(A)
+    load_x = units.loader(G, storage.widen(tile.dtype))
     index = products.make_index(len(cell.stages) > 0 or tile.projects)
     keeps_biases, count = tile.keeps_biases, tile.unit_biases
 
@@ -72,7 +72,7 @@ def make_arguments(cell, tile, inputs, masked, draws):
     TOTALS, number_of, of_state = tile.stages, compute_type(dtype), block.make_states(cell, dtype)
     load_state, no_state, whole = of_state.load, of_state.zero, of_state.whole
     draw = make_draw(cell.noise, dtype, draws)
-    load_sums, pair_of, state_at = units.loader(Q, backend()), make_pair(tile), block.make_state_at(cell, tile)
+    load_sums, pair_of, state_at = units.loader(Q), make_pair(tile), block.make_state_at(cell, tile)
     load_per_unit, short = block.make_load_parameters(cell, tile), len(cell.stages) > 0 or tile.projects
     index = products.make_index(short)
     SEQUENCES, ONE = (np.uint64(n) if short else n for n in (tile.sequences, 1))
@@ -101,7 +101,7 @@ def make_arguments(cell, tile, inputs, masked, draws):
 def _make_gathered(cell):
     """Make gates_of(thread, role, number, i) for gathered gates. Gates of later stages in ah are not valid yet."""
     G, A = cell.num_gates, cell.num_ah
-    load_ax, load_ah = units.loader(G, backend()), units.loader(A, backend())
+    load_ax, load_ah = units.loader(G), units.loader(A)
 
     def gathered(thread, role, number, i):
         return load_ax(thread.gates, i * (G + A), 1), load_ah(thread.gates, i * (G + A) + G, 1)
@@ -132,7 +132,7 @@ def make_within(cell, tile, save, inputs, masked):
     run = make_stages(cell, range(len(cell.stages)), sums_of, product_of)
     G, A, P, keeps = cell.num_gates, cell.num_ah, tile.pairs, save and cell.num_sums > 0
     gates_of, pair_of, keep = make_gates(cell, tile, inputs, masked), make_pair(tile), _make_keep(cell, tile)
-    store_ax, store_ah = units.storer(G, backend()), units.storer(cell.num_recurrent, backend())
+    store_ax, store_ah = units.storer(G), units.storer(cell.num_recurrent)
 
     def within(thread, role, turn):
         for i in range(P):
@@ -163,8 +163,8 @@ def _make_product(cell, tile, stage, arguments_of):
     vector_of, narrow = specialise(cell.stages[stage].forward, dtype, backend()), storage.narrow(dtype)
     publish, pair_of = exchange.make_publish(dtype, tile.aligned), make_pair(tile)
     multiply, sums = make_multiply(tile, product), make_stage_sums(tile, product, count)
-    load_biases, add = block.make_load_biases(tile, count), units.adder(count, backend())
-    store, index = units.storer(count, backend()), products.make_index(bool(cell.stages))
+    load_biases, add = block.make_load_biases(tile, count), units.adder(count)
+    store, index = units.storer(count), products.make_index(bool(cell.stages))
     PRE, GATE, BIASES = cell.num_gates + cell.num_ah, cell.num_gates + first_gate, tile.biases
 
     def run(thread, role, turn):

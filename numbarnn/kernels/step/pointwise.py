@@ -36,8 +36,8 @@ def make_pointwise_forward(cell, dtype, save, masked=False):
     where_of, rows_of = unit_values.make_where(masked), unit_values.make_forward_rows(cell)
     values_of = unit_values.make_values_forward(cell, dtype, masked, draws=save)
     add_up = unit_sums.make_forward_sums(cell, cell.sums_before(len(cell.stages)), dtype, masked, draws=save)
-    store_private = units.storer(cell.num_private, backend())
-    store_saved = units.storer(cell.num_saved, backend(), narrow)
+    store_private = units.storer(cell.num_private)
+    store_saved = units.storer(cell.num_saved, narrow)
     G, N, keeps = cell.num_gates, cell.num_private, save and cell.num_saved > 0
 
     @cuda.jit
@@ -89,9 +89,9 @@ def make_pointwise_backward(cell, dtype, masked=False, projected=False, with_sta
     values_of = unit_values.make_values_backward(cell, dtype, masked, projected, with_states)
     add_up = unit_sums.make_backward_sums(cell, cell.sums_after(-1), dtype, (masked, projected, with_states))
     counts = cell.num_gates, cell.num_recurrent, cell.num_per_unit
-    store_gates, store_recurrent, store_per_unit = (units.storer(count, backend(), narrow) for count in counts)
-    no_gates, no_recurrent, no_per_unit = (units.zeros(count, backend(), compute_dtype(dtype)) for count in counts)
-    store_private = units.storer(cell.num_private, backend())
+    store_gates, store_recurrent, store_per_unit = (units.storer(count, narrow) for count in counts)
+    no_gates, no_recurrent, no_per_unit = (units.zeros(count, compute_dtype(dtype)) for count in counts)
+    store_private = units.storer(cell.num_private)
     same_gradient, has_per_unit = cell.same_gradient, cell.num_per_unit > 0
 
     @cuda.jit

@@ -63,7 +63,7 @@ def make_stage_backward(cell, stage, dtype, masked=False, projected=False, with_
     values_of = unit_values.make_values_backward(cell, dtype, masked, projected, with_states)
     add_up = unit_sums.make_backward_sums(cell, cell.sums_after(stage), dtype, (masked, projected, with_states))
     count, first_gate = len(cell.stages[stage].gates), cell.first_of_stage(stage)
-    store_gates, no_gates = units.storer(count, backend(), narrow), units.zeros(count, backend(), compute_dtype(dtype))
+    store_gates, no_gates = units.storer(count, narrow), units.zeros(count, compute_dtype(dtype))
 
     @cuda.jit
     def stage_backward_kernel(parameters, states, saved, gradients, scratch, options, direction, t, before):

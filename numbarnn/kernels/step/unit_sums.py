@@ -84,8 +84,8 @@ def _make_phase(cell, stage, function, values_of, dtype):
     count, first, number = len(cell.stages[stage].sums), cell.first_sum(stage), compute_dtype(dtype)
     largest = cell.stages[stage].largest
     terms_of, add_across = specialise(function, dtype, backend()), _make_add_across(count, number, largest)
-    add = units.larger(count, backend()) if largest else units.adder(count, backend())
-    none = units.zeros(count, backend(), number, -np.inf if largest else 0)
+    add = units.larger(count) if largest else units.adder(count)
+    none = units.zeros(count, number, -np.inf if largest else 0)
 
     def phase(shared, rows, parameters, options, where, H):
         terms = none()
@@ -101,7 +101,7 @@ def _make_phase(cell, stage, function, values_of, dtype):
 def _make_add_across(count, dtype, largest):
     """Make add_across(out, first, shared, terms), which sets out[first + k] to the sum (or the largest) of all threads'
     terms[k]. It ends with a barrier, after which all threads see the results."""
-    none, store = np.dtype(dtype).type(-np.inf if largest else 0), units.storer(count, backend())
+    none, store = np.dtype(dtype).type(-np.inf if largest else 0), units.storer(count)
     add, (_, PARTS) = make_add(largest), _sizes()
 
     def add_across(out, first, shared, terms):

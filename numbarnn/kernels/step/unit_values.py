@@ -120,7 +120,7 @@ def make_load_sums(count, dtype):
     """Make load(row, H) -> (H as a number, the row's sums), or () for a cell without sums."""
     if count == 0:
         return lambda row, H: ()
-    number, load, whole = compute_type(dtype), units.loader(count, backend()), units.joiner(backend())
+    number, load, whole = compute_type(dtype), units.loader(count), units.joiner()
     first, next_one = np.uintp(0), np.uintp(1)
     return lambda row, H: whole(number(H), load(row, first, next_one))
 
@@ -136,13 +136,13 @@ def make_values_forward(cell, dtype, masked, draws):
         options: `Options`, with noise (if `draws`) and chances. where: a `Where`.
     """
     widen, number = storage.widen(dtype), compute_dtype(dtype)
-    load_ax = units.biased_loader(cell.num_gates, backend(), widen, widen)
-    load_ah = units.biased_loader(cell.num_ah, backend(), None, widen)
-    load_after_reset = units.reset_loader(cell.num_recurrent, cell.num_ah, backend(), None, widen)
-    load_per_unit = units.loader(cell.num_per_unit, backend(), widen)
-    load_private = units.loader(cell.num_private, backend())
+    load_ax = units.biased_loader(cell.num_gates, widen, widen)
+    load_ah = units.biased_loader(cell.num_ah, None, widen)
+    load_after_reset = units.reset_loader(cell.num_recurrent, cell.num_ah, None, widen)
+    load_per_unit = units.loader(cell.num_per_unit, widen)
+    load_private = units.loader(cell.num_private)
     load_sums, draw = make_load_sums(cell.num_sums, dtype), make_draw(cell.noise, dtype, draws)
-    no_state, whole, N = units.zeros(cell.num_states, backend(), number), units.joiner(backend()), cell.num_private
+    no_state, whole, N = units.zeros(cell.num_states, number), units.joiner(), cell.num_private
 
     def values_of(rows, parameters, options, where, j, H):
         h_unit, c_unit = np.uintp(where.direction) * H + j, np.uintp(where.direction * N) * H + j
@@ -173,14 +173,14 @@ def make_values_backward(cell, dtype, masked, projected, with_states=False):
         options: `Options`, with noise (if drawn) and chances. where: a `Where`.
     """
     widen, number = storage.widen(dtype), compute_dtype(dtype)
-    load_private, load_saved = units.loader(cell.num_private, backend()), units.loader(cell.num_saved, backend(), widen)
-    load_per_unit = units.loader(cell.num_per_unit, backend(), widen)
-    load_d_v = units.loader(cell.num_products, backend())
+    load_private, load_saved = units.loader(cell.num_private), units.loader(cell.num_saved, widen)
+    load_per_unit = units.loader(cell.num_per_unit, widen)
+    load_d_v = units.loader(cell.num_products)
     load_sums, draw = make_load_sums(cell.num_sums, dtype), make_draw(cell.noise, dtype, True)
-    load_d_sums, first, next_one = units.loader(cell.num_sums, backend()), np.uintp(0), np.uintp(1)
-    load_d_states, add = units.loader(cell.num_private, backend(), widen), units.adder(cell.num_private, backend())
-    no_state, no_private = (units.zeros(count, backend(), number) for count in (cell.num_states, cell.num_private))
-    zero, whole, N = np.dtype(number).type(0), units.joiner(backend()), cell.num_private
+    load_d_sums, first, next_one = units.loader(cell.num_sums), np.uintp(0), np.uintp(1)
+    load_d_states, add = units.loader(cell.num_private, widen), units.adder(cell.num_private)
+    no_state, no_private = (units.zeros(count, number) for count in (cell.num_states, cell.num_private))
+    zero, whole, N = np.dtype(number).type(0), units.joiner(), cell.num_private
 
     def values_of(rows, parameters, options, where, j, H):
         h_unit, c_unit = np.uintp(where.direction) * H + j, np.uintp(where.direction * N) * H + j
