@@ -14,9 +14,9 @@ PACKAGE = Path(__file__).parent.parent / "numbarnn"
 ROOMS = {
     "bench": (("bench",), 5089),
     "cells": (("cells",), 5142),
-    "kernels": (("kernels",), 4958),
+    "kernels": (("kernels",), 4956),
     "schedules, programs, engines, layers": (("schedules", "programs", "engines", "layers"), 14051),
-    "cuda": (("cuda",), 2325),
+    "cuda": (("cuda",), 2322),
     "torch": (("torch",), 2777),
     "weights and convert": (("weights", "convert.py"), 2943),
     "compile": (("compile",), 1783),
