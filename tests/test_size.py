@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parent.parent / "numbarnn"
 ROOMS = {
     "bench": (("bench",), 5089),
     "cells": (("cells",), 5142),
-    "kernels": (("kernels",), 4956),
+    "kernels": (("kernels",), 4957),
     "schedules, programs, engines, layers": (("schedules", "programs", "engines", "layers"), 14051),
     "cuda": (("cuda",), 2322),
     "torch": (("torch",), 2777),

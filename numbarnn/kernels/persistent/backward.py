@@ -38,7 +38,7 @@ def _make_fetch_step(tile, K, N, Q):
         fetch_h(thread.h_after, h, owned, t + 1, b0)
         fetch_c(thread.c_before, c, owned, slot, b0)
         fetch_c(thread.c_after, c, owned, t + 1, b0)
-        if role.reads:
+        if role.reads_gates:
             fetch_h(thread.dy, role.d_output, outputs, t, b0)
         if has_sums:
             fetch_sums(thread.sums, role.kept_sums, owned, t, b0)
@@ -111,7 +111,7 @@ def make_backward(cell, tile, inputs, drops, masked=False, exact=False):
         )  # fmt: skip
         shared, timed_out = thread.shared, thread.timed_out
 
-        row, owned, warp, split, working = decode(tables, batch)
+        row, owned, warp, recurrent_warps, working_warps = decode(tables, batch)
         layer, direction, hidden, unit0 = row[BLOCK.layer], row[BLOCK.direction], owned.hidden, owned.unit
         place, width = layer * directions + direction, row[BLOCK.width] if projects else hidden
         outputs_owned = outputs_of(owned, row[BLOCK.outputs]) if projects else owned
@@ -123,8 +123,8 @@ def make_backward(cell, tile, inputs, drops, masked=False, exact=False):
         if projects:
             outputs = Outputs(outputs_owned, Rows(within_step.projected[place], width, unit0))
         role = Role(
-            row, owned, warp, weights, (dah + dax + within_step.projected)[warp.operand], limit, error_flag, split,
-            working, row[BLOCK.stage_warps], row[BLOCK.reads_gates] != 0, options,
+            row, owned, warp, weights, (dah + dax + within_step.projected)[warp.operand], limit, error_flag,
+            recurrent_warps, working_warps, row[BLOCK.stage_warps], row[BLOCK.reads_gates] != 0, options,
             options.noise[row[BLOCK.noise]] if draws else (), row[BLOCK.mask],
             within_step.words[place] if has_sums else (), within_step.sums[place] if has_sums else (),
             dah[place] if has_products else (), outputs, Rows(dy, directions * width, direction * width + unit0),

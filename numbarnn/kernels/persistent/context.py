@@ -94,15 +94,15 @@ class Thread(NamedTuple):
         registers: (fragment_words,), the lane's weights.
         loaded: (n8, chunks on the way, 4), the operand of the thread's warp (see `exchange.make_look`).
         code_of: the step mask of the thread's pairs. code_after: backward, the step mask of the next step.
-        per_unit: the pairs' per-unit parameters. now: forward, x Wᵀ of the pairs, as stored.
+        per_unit: the pairs' per-unit parameters. x_product: forward, x Wᵀ of the pairs, as stored.
         gates: forward, cells with stages: pre-activations with biases of each pair, first ax, then ah.
         biases: forward, with `Tile.keeps_biases`: the biases of each pair in the same order.
         saved, h_before, h_after, c_before, c_after: backward, the pairs' saved values, and states before and after the
             step.
         dy: backward, the gradient of the layer's output, if it is in an array.
         sums: backward, the cell's sums over units.
-        came: backward, cells with stages or a projection: for each pair the gradient of the output, then the gradients
-            of all states from later steps.
+        d_after: backward, cells with stages or a projection: each pair's gradient of the output, then those of all
+            states from later steps.
         d_v: backward, product stages: for each pair the gradients of the stages' vectors.
     """
 
@@ -113,7 +113,7 @@ class Thread(NamedTuple):
     code_of: Array
     per_unit: Array
     code_after: Array = ()
-    now: Array = ()
+    x_product: Array = ()
     gates: Array = ()
     biases: Array = ()
     saved: Array = ()
@@ -123,7 +123,7 @@ class Thread(NamedTuple):
     c_after: Array = ()
     dy: Array = ()
     sums: Array = ()
-    came: Array = ()
+    d_after: Array = ()
     d_v: Array = ()
 
 
@@ -135,10 +135,10 @@ class Role(NamedTuple):
         warp: the warp's row of `warps`; all but weights, shift, width and column are int32.
         weights: the flat buffer of all weights. operand: the exchanged array that the warp multiplies.
         limit: the most polls of a wait. error_flag: once it is set, no block waits any more.
-        split, working: warps before `split` leave sums of the recurrent product, warps from `split` to `working` the
-            other sums.
+        recurrent_warps, working_warps: warps before the first number leave sums of the product with h; warps from there
+            to the second leave sums of the layer's input.
         stage_warps: see `columns.Block`.
-        reads: forward whether x Wᵀ is in `Thread.now`, backward whether dy is in `Thread.dy`.
+        reads_gates: forward whether x Wᵀ is in `Thread.x_product`, backward whether dy is in `Thread.dy`.
         options: the launch's options. noise: the row of random words, if the cell draws.
         mask: row of the masks for dropout of the output, or -1.
         words, kept_sums: of sums over units: `across.Words.array`, and the sums kept for backward, (T, B, Q).
@@ -153,10 +153,10 @@ class Role(NamedTuple):
     operand: Array
     limit: Number
     error_flag: Array
-    split: Number
-    working: Number
+    recurrent_warps: Number
+    working_warps: Number
     stage_warps: Number
-    reads: Number
+    reads_gates: Number
     options: Options
     noise: Array
     mask: Number
@@ -169,8 +169,8 @@ class Role(NamedTuple):
 
 @device_function
 def make_decode():
-    """Make decode(tables, batch) -> (row, owned, warp, split, working) from the block's row of `blocks` and the warp's
-    row of `warps`."""
+    """Make decode(tables, batch) -> (row, owned, warp, recurrent_warps, working_warps), from the rows of the block and
+    of the warp."""
     short = np.int32  # products of int32 take one instruction
 
     def decode(tables, batch):

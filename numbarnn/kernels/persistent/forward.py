@@ -104,9 +104,9 @@ def make_forward(cell, tile, save, inputs, drops, masked=False, exact=False):
             cuda.local.array(PB, number) if keeps_biases else (),
         )  # fmt: skip
         positions = cuda.local.array(P, np.int64)  # where the output of the thread's pairs goes
-        shared, timed_out, now = thread.shared, thread.timed_out, thread.now
+        shared, timed_out, x_product = thread.shared, thread.timed_out, thread.x_product
 
-        row, owned, warp, split, working = decode(tables, batch)
+        row, owned, warp, recurrent_warps, working_warps = decode(tables, batch)
         layer, direction, hidden, unit0 = row[BLOCK.layer], row[BLOCK.direction], owned.hidden, owned.unit
         reads_gates, mask = row[BLOCK.reads_gates] != 0, row[BLOCK.mask]
         place = layer * directions + direction
@@ -124,7 +124,7 @@ def make_forward(cell, tile, save, inputs, drops, masked=False, exact=False):
             outputs = Outputs(outputs_of(owned, row[BLOCK.outputs]), h_rows, 2 * direction, of_layer)
         role = Role(
             row, owned, warp, weights, (h + dropped + within_step.v + within_step.projected)[warp.operand], limit,
-            error_flag, split, working, row[BLOCK.stage_warps], reads_gates, options,
+            error_flag, recurrent_warps, working_warps, row[BLOCK.stage_warps], reads_gates, options,
             options.noise[row[BLOCK.noise]] if draws else (), mask, within_step.words[place] if has_sums else (),
             within_step.sums[place] if save and has_sums else (), within_step.v[place] if has_products else (), outputs,
         )  # fmt: skip
@@ -144,7 +144,7 @@ def make_forward(cell, tile, save, inputs, drops, masked=False, exact=False):
         move = 1 - 2 * direction  # in time, from step to step
         step, t, b0 = 0, (0 if direction == 0 else steps - 1), owned.begin
         if reads and reads_gates:
-            fetch(now, gate_rows, owned, t, b0)
+            fetch(x_product, gate_rows, owned, t, b0)
         cuda.syncthreads()
         if keeps_biases:
             own_biases(thread.biases, shared, owned)
@@ -174,7 +174,7 @@ def make_forward(cell, tile, save, inputs, drops, masked=False, exact=False):
                     new_h, position = new_state[0], positions[i]
                 stored = narrow(new_h)
                 publish(m_rows.array, position, stored, valid)
-                keep_order(np.int32(cuda.threadIdx.x))  # others wait for it: only then store what is kept
+                keep_order(np.int32(cuda.threadIdx.x))  # other blocks wait for this store: it stays first
                 if drops and not projects and mask >= 0:
                     position -= batch * m_rows.width if valid else 0
                     factor = dropout_factor(position, options, mask)
@@ -196,7 +196,7 @@ def make_forward(cell, tile, save, inputs, drops, masked=False, exact=False):
             if b0 >= owned.end:
                 step, t, b0 = step + 1, t + move, owned.begin
             if reads and reads_gates and step < steps:
-                fetch(now, gate_rows, owned, t, b0)
+                fetch(x_product, gate_rows, owned, t, b0)
                 prefetch(gate_rows, owned, t + PREFETCH_STEPS * move, b0, steps)
             cuda.syncthreads()
 

@@ -87,13 +87,13 @@ def make_backward(cell, tile, inputs, drops, masked):
             pair, unit, b, valid = pair_of(owned, turn.b0, i)
             d_h = number(0)
             if valid and not (masked and thread.code_of[i] == SKIP):  # else all belongs to the step before
-                d_h = thread.came[i * M] + thread.came[i * M + 1]
+                d_h = thread.d_after[i * M] + thread.d_after[i * M + 1]
                 thread.shared[state_at(owned, turn.b0, pair)] = number(0)
             publish(array, (turn.t * owned.batch + b) * width + column + unit, narrow(d_h), valid)
         multiply(thread, role, turn)
         for i in range(P):
             pair, _, _, valid = pair_of(role.owned, turn.b0, i)
             if valid:
-                thread.came[i * M], thread.came[i * M + 1] = number(0), sums(thread, role, pair)[0]
+                thread.d_after[i * M], thread.d_after[i * M + 1] = number(0), sums(thread, role, pair)[0]
 
     return project

@@ -74,7 +74,7 @@ def _make_end(product):
     """Make end(role) -> the end of a product stage's warps, from `columns.Block.stage_warps`.
     For product -1 it is the end of the warps of products outside stages."""
     if product < 0:
-        return lambda role: role.working
+        return lambda role: role.working_warps
     skipped, bits, short = np.int64(STAGE_BITS * product), np.int64((1 << STAGE_BITS) - 1), np.int32
     return lambda role: short((role.stage_warps >> skipped) & bits)
 

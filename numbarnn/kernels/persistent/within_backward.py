@@ -37,7 +37,7 @@ def _make_carried(cell, tile, inputs, masked):
         at = state_at(role.owned, turn.b0, pair)
         d_h = shared[at]
         if A > 0 and turn.step > 0:
-            d_h += sums(shared, PARTIALS + pair // U * ROW_STRIDE + pair % U, 0, role.split)[0]
+            d_h += sums(shared, PARTIALS + pair // U * ROW_STRIDE + pair % U, 0, role.recurrent_warps)[0]
         private = load_private(shared, at + 1, 1)
         if masked and thread.code_after[i] == RESET:  # no gradient comes from the next step
             d_h, private = zero, no_private()
@@ -57,8 +57,9 @@ def _make_output(tile, inputs, drops):
     def output_of(thread, role, turn, i):
         pair, unit, b, _ = pair_of(role.owned, turn.b0, i)
         output = widen(thread.dy[i])
-        if inputs and not role.reads:
-            output = sums(thread.shared, PARTIALS + pair // U * ROW_STRIDE + unit, role.split, role.working)[0]
+        if inputs and not role.reads_gates:
+            place = PARTIALS + pair // U * ROW_STRIDE + unit
+            output = sums(thread.shared, place, role.recurrent_warps, role.working_warps)[0]
             if drops and role.mask >= 0:
                 row = turn.t * role.owned.batch + b
                 position = row * role.d_output.width + role.d_output.column + unit
@@ -69,7 +70,7 @@ def _make_output(tile, inputs, drops):
 
 
 def gathers(cell, tile):
-    """Return whether a pair's gradients are gathered in `Thread.came` before the cell runs."""
+    """Return whether a pair's gradients are gathered in `Thread.d_after` before the cell runs."""
     return len(cell.stages) > 0 or tile.projects
 
 
@@ -80,13 +81,13 @@ def make_d_state(cell, tile, inputs, masked):
     if not gathers(cell, tile):
         return _make_carried(cell, tile, inputs, masked)
     load, M = units.loader(cell.num_states), 1 + cell.num_states
-    return lambda thread, role, turn, i: load(thread.came, i * M + 1, 1)
+    return lambda thread, role, turn, i: load(thread.d_after, i * M + 1, 1)
 
 
 @device_function
 def make_gather(cell, tile, inputs, drops, masked):
     """Make gather(thread, role, turn), which stores the gradients of the thread's pairs from later steps and from
-    above. The functions of a cell with stages read them in `Thread.came`."""
+    above. The functions of a cell with stages read them in `Thread.d_after`."""
     carried, output_of = _make_carried(cell, tile, inputs, masked), _make_output(tile, inputs, drops)
     store, pair_of, P, M = units.storer(cell.num_states), make_pair(tile), tile.pairs, 1 + cell.num_states
 
@@ -94,8 +95,8 @@ def make_gather(cell, tile, inputs, drops, masked):
         for i in range(P):
             _, _, _, valid = pair_of(role.owned, turn.b0, i)
             if valid:
-                thread.came[i * M] = output_of(thread, role, turn, i)
-                store(thread.came, i * M + 1, 1, carried(thread, role, turn, i))
+                thread.d_after[i * M] = output_of(thread, role, turn, i)
+                store(thread.d_after, i * M + 1, 1, carried(thread, role, turn, i))
 
     return gather
 
@@ -144,7 +145,7 @@ def make_arguments(cell, tile, inputs, drops, masked):
 @device_function
 def _make_came(M):
     """Make output_of(thread, role, turn, i) for gathered gradients, M numbers per pair."""
-    return lambda thread, role, turn, i: thread.came[i * M]
+    return lambda thread, role, turn, i: thread.d_after[i * M]
 
 
 @device_function

@@ -46,10 +46,10 @@ def make_gates(cell, tile, inputs, masked):
             biases, bias_w, bias_r = thread.biases, i * count, i * count + G
         else:
             biases, bias_w, bias_r = shared, index(bias_w), index(bias_w + G * U)
-        ah = add_r(recurrent_sums(shared, at, 0, role.split), load_r(biases, bias_r))
-        ax = load_x(thread.now, i * G, 1)
-        if inputs and not role.reads:
-            ax = input_sums(shared, at, role.split, role.working)
+        ah = add_r(recurrent_sums(shared, at, 0, role.recurrent_warps), load_r(biases, bias_r))
+        ax = load_x(thread.x_product, i * G, 1)
+        if inputs and not role.reads_gates:
+            ax = input_sums(shared, at, role.recurrent_warps, role.working_warps)
         ax = add_w(ax, load_w(biases, bias_w))
         if masked and thread.code_of[i] == RESET:
             ah = load_r(biases, bias_r)
