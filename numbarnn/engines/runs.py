@@ -95,8 +95,9 @@ class Run(Arrays):
 
     def _do(self, operation):
         self.engine.function_of(*self.on_arrays(operation))()
-        if operation.kind in BINDS and operation.operands[2:] in ((), (self.program.problem.steps,)):
-            del self._groups[id(operation.operands[0])]  # these were its last steps: free the arrays that it holds
+        last_step = operation.operands[2:]  # of (group, first, last); a launch has no such number
+        if operation.kind in BINDS and last_step in ((), (self.program.problem.steps,)):
+            del self._groups[id(operation.operands[0])]  # free the arrays that it holds
 
     def _make(self, buffers):
         for buffer in buffers:

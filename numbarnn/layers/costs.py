@@ -67,6 +67,6 @@ def lines_about(schedule, problem):
 
 
 def _microseconds(schedule, problem, forwards):
-    """The estimate for so many forward passes and one backward pass; NaN without one."""
+    """Return the estimate for a number of forward passes and one backward pass; NaN if there is none."""
     times = [option_of(schedule.pick(problem)[0], problem, back).microseconds for back in (False, True)]
     return math.nan if None in times else forwards * times[0] + times[1]

@@ -80,9 +80,8 @@ class Recurrent:
         """Use this buffer, an array of the engine, as the weights."""
         self._weights, self._parameters, self._named = weights, Parameters(self.stack, weights), None
         self._array_type, self._has_c = self.engine.array_module.ndarray, self.stack.cell.num_private == 1
-        self._repeats = (
-            self.stack.prepared is not None and self.stack.cell.num_private < 2 and not self.stack.has_narrow
-        )
+        one_array = self.stack.cell.num_private < 2 and not self.stack.has_narrow
+        self._repeats = self.stack.prepared is not None and one_array  # a call like an earlier one may skip all checks
         self.stack.caller = f"{self!r} with schedule={self.stack.schedule.name!r}"
 
     weights = property(lambda self: self._weights)  # in the class' docstring, as `parameters` is

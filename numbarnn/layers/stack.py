@@ -178,7 +178,8 @@ class Stack:
             self._trusted.add(problem)
 
     def twin(self, schedule, problem):
-        """Make a stack that computes one of this stack's problems, or a segment of one, with another `Schedule`."""
+        """Make a stack that computes a problem of this one, or one of its segments, by another `Schedule`, for
+        `self_check`."""
         changed = dict(
             input_size=problem.input_size, hidden_size=problem.units or problem.hidden_sizes,
             bidirectional=problem.directions == 2, dropout=problem.dropout, input_mode=problem.input_mode,

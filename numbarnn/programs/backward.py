@@ -205,6 +205,8 @@ class Backward(Builder):
         return [view for views in kinds for view in views.values()]
 
     def left_arrays(self):
+        """Return the arrays to keep for a later program that computes the gradients of parameters
+        (`BackwardSpec.after`)."""
         return [] if self.has_weights else self._for_weights()
 
     @cached_property

@@ -1,4 +1,5 @@
-"""The CPU engine: cells compiled for this CPU, with its own matrix products and OpenBLAS, on all cores."""
+"""The CPU engine: cells compiled for this CPU, with its own matrix products and OpenBLAS, on all cores. Most compiled
+functions take `zero` first, a zero of the dtype."""
 
 import platform
 from functools import partial

@@ -12,37 +12,33 @@ from numbarnn.kernels.persistent.tile import PIECE_BYTES
 from numbarnn.schedules.persistent.planner import variant
 from numbarnn.schedules.persistent.tables import make_options, make_tables
 
-POLLS = 1 << 20  # polls before a wait times out, about a second
+POLLS = 1 << 20  # polls before a wait times out, args a second
 POLLS_PER_STEP = 64  # further polls per step and layer, since the first wait may be for all steps of other layers
 
 
-def bind(engine, about):
-    """Return a function without arguments that runs a launch.
-
-    Args:
-        about: the `numbarnn.programs.launches.LaunchArrays`, with the engine's arrays.
-    """
-    problem, launch = about.problem, about.launch
-    if not all(engine.address(array) % PIECE_BYTES == 0 for array in about.aligned):
+def bind(engine, args):
+    """Return a function without arguments that runs a launch, for `LaunchArrays` with the engine's arrays."""
+    problem, launch = args.problem, args.launch
+    if not all(engine.address(array) % PIECE_BYTES == 0 for array in args.aligned):
         launch = replace(launch, tile=replace(launch.tile, aligned=False))
     tile = launch.tile
-    if tile.aligned and not _are_aligned(engine, about.weights, about.places):
+    if tile.aligned and not _are_aligned(engine, args.weights, args.places):
         tile = replace(tile, weights_aligned=False)
-    kinds = variant(problem, about.launch)
-    if about.direction == "forward":
+    kinds = variant(problem, args.launch)
+    if args.direction == "forward":
         kernel = forward.make_forward(problem.cell, tile, problem.training, *kinds)
     else:
         kernel = backward.make_backward(problem.cell, tile, *kinds)
-    told, caller = engine.notice_of(about.caller)
-    leaving = ends.Leaving(told, np.int64(caller if about.tells else -1), about.exits, np.int32(about.clears))
-    step_mask, noise, masks, scale = about.options
+    told, caller = engine.notice_of(args.caller)
+    leaving = ends.Leaving(told, np.int64(caller if args.tells else -1), args.exits, np.int32(args.clears))
+    step_mask, noise, masks, scale = args.options
     options = make_options(problem, launch, _flat(step_mask), noise, masks, scale)
-    tables = tuple(map(engine.constant, make_tables(problem, launch, about.places)))
+    tables = tuple(map(engine.constant, make_tables(problem, launch, args.places)))
     polls = min(POLLS + POLLS_PER_STEP * problem.steps * problem.layers, 2**31 - 1)
     sizes = tuple(map(np.int32, (problem.directions, problem.steps, problem.batch, polls)))
     config = LaunchConfig(launch.blocks, tile.threads, launch.shared_bytes, cooperative=True)
-    arrays = *_flat(about.arrays), _flat(leaving), _flat(about.weights)
-    bound = kernel.bind(config, *arrays, options, tables, sizes, about.error_flag)
+    arrays = *_flat(args.arrays), _flat(leaving), _flat(args.weights)
+    bound = kernel.bind(config, *arrays, options, tables, sizes, args.error_flag)
     _require_room(bound, launch)
     return bound
 

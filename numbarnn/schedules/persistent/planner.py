@@ -28,7 +28,7 @@ LEAST_GAIN = 0.05
 
 
 def variant(problem, launch):
-    """Return (inputs, drops, masked, exact), the launch's kernel options: see `persistent.forward.make_forward`."""
+    """Return the options of the launch's kernel, (inputs, drops, masked, exact), see `make_forward`."""
     several, exact = len(launch.layer_range) > 1, problem.is_segment and problem.dtype != problem.state_dtype
     return several, several and problem.dropping, problem.masked, exact
 
