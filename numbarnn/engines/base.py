@@ -119,7 +119,7 @@ class Engine(ABC):
         return self.from_host(array)
 
     def follow(self):  # noqa: B027 - most engines do one thing after another
-        """Order this thread's writes of derived weights after the reads of earlier calls by other threads or streams."""
+        """Order this thread's writes of derived weights after earlier reads by other threads or streams."""
 
     def settled(self, allocate, name, array, own=False):
         """Return a caller's array in the form that recorded jobs need: contiguous, at an address that later calls
