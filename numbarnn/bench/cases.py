@@ -108,8 +108,8 @@ DEFAULTS = {field.name: field.default for field in fields(Case)}
 class Instance:
     """The arrays of a case, C-contiguous, of the case's dtype; None for those that the case lacks.
 
-    x (T, B, I); dy (T, B, D*H_last), both NaN in the padding. h0, c0, dhy, dcy: lists, per layer (D, B, H_l), h
-    (D, B, P). lengths (B,) of int64, resets (T, B) of bool.
+    x (T, B, I); dy (T, B, D*H_last), both NaN in the padding. h0, c0, dhy, dcy: lists with one array (D, B, H_l) per
+    layer; with a projection h0 and dhy have P in place of H_l. lengths (B,) of int64, resets (T, B) of bool.
     """
 
     case: Case

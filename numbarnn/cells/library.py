@@ -502,11 +502,13 @@ def lmu(x, h, m, p, order=16, theta=64.0):
 def phased_lstm(x, h, c, p, t=step, open_ratio=0.05, leak=0.001):
     """Phased LSTM: each unit has a period, and is updated in a part of it. Neil et al. 2016, arXiv:1610.09513.
 
-    These are (7) to (10) without peepholes, at regular times. A unit's period is e^log_period, at first about one step.
+    The equations are the paper's (7) to (10), without peepholes and for regularly spaced steps. A unit's period is
+    e^log_period, at first about one step.
 
     Args:
-        open_ratio: part of a period in which the gate k is open: it rises in the first half and falls in the second.
-        leak: k at the end of a period, while the gate is closed.
+        open_ratio: part of a period in which the gate k is open. In the first half of this part, k rises from 0 to 1;
+            in the second half it falls to 0.
+        leak: slope of the closed gate: k is leak times the phase, which runs from 0 to 1 in a period.
     """
     period = exp(p.log_period)
     phase = (t - p.shift) % period / period

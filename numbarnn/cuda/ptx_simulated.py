@@ -181,7 +181,7 @@ def hidden_zero(number):
 
 def keep_order(number):
     if number < 0:
-        raise ValueError(f"{number} is negative: a device would wait for ever")
+        raise ValueError(f"keep_order needs a number of at least 0, got {number}: else a device would sleep")
 
 
 def as_float32(word):

@@ -205,20 +205,21 @@ class Engine(ABC):
 
     @abstractmethod
     def gather(self, out, x, index, fill):
-        """Set out (N, Z) to the rows of x (M, Z) with indices (N,) int64; negative indices give `fill`."""
+        """Copy rows of x (M, Z) to out (N, Z): row n is row index[n] of x, or `fill` if index[n] is negative. index:
+        (N,) int64."""
 
     @abstractmethod
     def spread(self, out, x, gates):
-        """Set out (M, G*H) to G copies of x (M, H) side by side; rows at any stride."""
+        """Fill out (M, G*H) with G copies of x (M, H) side by side; rows at any stride."""
 
     @abstractmethod
     def sum_gates(self, out, x, gates, accumulate):
-        """Set out (M, H) to the sum over G gates of x (M, G*H), or add it with `accumulate`; rows at any stride."""
+        """Write the sum over G gates of x (M, G*H) to out (M, H), or add it with `accumulate`; rows at any stride."""
 
     @abstractmethod
     def spread_blocks(self, out, x, gates):
-        """Set out (G*H, P) to the dense matrix of x (G*H, P/n), contiguous arrays. Row g H + j of x goes to the columns
-        of head k = j div (H/n), k P/n to (k + 1) P/n - 1. All other columns are zero."""
+        """Fill out (G*H, P) with the dense matrix of x (G*H, P/n), contiguous arrays. Row g H + j of x goes to the
+        columns of head k = j div (H/n), which are k P/n to (k + 1) P/n - 1. All other columns are zero."""
 
     @abstractmethod
     def multiply(self, out, a, b, *, transpose_a=False, transpose_b=False, accumulate=False, allow_tf32=False):

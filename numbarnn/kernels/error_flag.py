@@ -31,8 +31,8 @@ def code_of(kind, detail=0):
 
 
 def timeout_of(layer, direction, backward):
-    """Return the code of a timeout in a block of a persistent kernel.
-    The block adds its step, and OTHER_LAYER or WITHIN if it waited for another layer or within the step."""
+    """Return the code of a timeout in a block of a persistent kernel. A block that times out adds its step to the code,
+    and OTHER_LAYER if it waited for another layer, or WITHIN if it waited for other blocks within the step."""
     return code_of(TIMED_OUT, (layer * 16 + backward * 8 + direction * 4) * STEPS)
 
 

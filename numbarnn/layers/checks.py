@@ -104,8 +104,8 @@ def proj_size(value, cell, sizes):
         width = width or sizes[0]
         if cell.num_products:
             raise ValueError(
-                f"cell {cell.name} has further products (of H numbers) and a projection (to proj_size), which share "
-                "the matrix R: it can have only one of these"
+                f"cell {cell.name} multiplies a vector computed within the step by a matrix, and projects its output: "
+                "write it without one of the two, as both would need rows of other lengths in the matrix R"
             )
         return width
     if width and cell.general:

@@ -40,8 +40,8 @@ _ARGUMENTS = """
         allow_tf32: on a GPU, round the operands of float32 products to TF32 (10 bits of mantissa): faster, less
             accurate. "3x" adds up three such products, which gives errors like float32's. It needs schedule
             "persistent", and an infinite operand may give NaN. GPUs below compute capability 8.0 ignore True and "3x".
-        checkpoint_every: k saves memory in training calls of more than k steps: they keep every k-th step's states, and
-            backward recomputes the rest (Chen et al. 2016, arXiv:1604.06174). None keeps everything.
+        checkpoint_every: an int k. Training calls of more than k steps then keep only every k-th step's states, and
+            backward recomputes the rest (Chen et al. 2016, arXiv:1604.06174). This saves memory. None keeps everything.
         seed: seed of the initial parameters and of random numbers in training. None draws a new seed.
 
     Raises:
@@ -92,8 +92,10 @@ _RNN = """Apply layers of a vanilla RNN, or of any cell, to sequences.
     Parameters have PyTorch's names where PyTorch has one. weight_ih_l0 stacks the matrices that multiply x.
     weight_hh_l0 stacks those that multiply anything else. bias_ih_l0 and bias_hh_l0 are the biases, weight_hr_l0 is the
     projection. All other parameters keep their names from the equations. `layer.named` holds every parameter under its
-    name in the equations, such as "R.i". With n heads, a unit reads only the units of its own head. So R has shape
-    (A*H, H/n), where A is the number of gates that read h."""
+    name in the equations, such as "R.i".
+
+    A cell may split its matrices into n heads (`numbarnn.heads`). A unit then reads h only from the units of its own
+    head, and R has shape (A*H, H/n), where A is the number of gates that read h."""
 
 
 _Make = TypeVar("_Make", bound=Callable[..., None])

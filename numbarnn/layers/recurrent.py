@@ -171,8 +171,8 @@ class Recurrent:
         Args:
             x: the input sequences, (T, B, I), or (B, T, I) with `batch_first`; or a `PackedSequence`.
             state: the initial state: h, or (h, c) for the LSTM, or the tuple of a cell's states. With L layers and D
-                directions each has shape (L*D, B, H), a projected h (L*D, B, P). If layer sizes differ, pass a list
-                with one array (D, B, H) per layer. None is zero.
+                directions, each state has shape (L*D, B, H); h has shape (L*D, B, P) if it is projected. If layer sizes
+                differ, pass a list with one array (D, B, H) per layer. None is zero.
             lengths: the number of steps of each sequence, (B,) ints from 0 to T in any order, on the host. x beyond a
                 length is never read, and the second direction starts at the sequence's last step. None: all are T.
             resets: bools (T, B), or (B, T) with `batch_first`. True restarts sequence b at step t: neither direction
@@ -180,10 +180,10 @@ class Recurrent:
             padding_value: value of y beyond a sequence's length.
             output_states: also return the cell states of every step; not with schedule "persistent".
             record: names of values in the equations, such as ("i", "f", "c"), that are also returned for every step.
-                A state is the one after the step. To compute the values, the layer runs the equations a second time,
-                which costs time.
+                For a state, this is its value after the step. To compute the values, the layer runs the equations a
+                second time.
             side: dict from the name of a side input (`numbarnn.side`) to its array (T, B, width), batch-first if x is.
-                x then lacks these columns. None: the last columns of x are the side inputs.
+                None: the last columns of x are the side inputs. Otherwise leave these columns out of x.
 
         Returns:
             y: the last layer's output at every step, (T, B, D*H), or (B, T, D*H), or packed like x.
@@ -283,7 +283,7 @@ class Recurrent:
         """Compute the gradients of x, the initial state and all parameters.
 
         Args:
-            tape: the last result of this layer's `forward`. Backward uses it up, unless `retain` is set.
+            tape: the tape that this layer's `forward` returned. Backward uses it up, unless `retain` is set.
             dy: dL/dy, in the shape of y (packed if y is). It is not read beyond sequences' lengths. None is zero.
             dstate: dL/d(final state), shaped like the state. None means zero, for all of it or for single entries of a
                 tuple.
@@ -429,8 +429,9 @@ class Recurrent:
         """Return the masks of dropped weights (`drop_connect`) of a training call.
 
         Returns:
-            A dict, name of each R -> mask, a NumPy array with the shape of the matrix in a step's product. Each
-            element is 0 or 1 / (1 - p). The dict is empty if the cell drops no weights.
+            A dict from the name of each R, such as "weight_hh_l0", to its mask: a NumPy array shaped like the matrix
+            that multiplies h in a step. Each element is 0 or 1 / (1 - p). The dict is empty if the cell drops no
+            weights.
         """
         arguments.require_own(self.stack, tape)
         return drawn.drop_connect_masks(tape.forward.call, self.dtype)

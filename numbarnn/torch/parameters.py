@@ -47,7 +47,7 @@ class NamedTensors(Named):
     view under `torch.no_grad()`, to set a parameter.
 
     Args:
-        module: with a `Computation`. grad: view its gradients instead.
+        module: a module that has a `Computation`. grad: give views of the parameters' gradients.
     """
 
     def __init__(self, module, grad=False):

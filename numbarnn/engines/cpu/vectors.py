@@ -213,17 +213,17 @@ def _write_tile(v, shape, a, a_row, panel, term_bytes, ahead, terms, out, out_ro
 def dot_tiles(most, columns):
     """Return a function for compiled code: out (rows, count * columns) = a bᵀ, or +=, for row-major a and b.
 
-    Each dot product has one vector of partial sums, which are added at the end. A row of a meets several columns at
-    once.
+    Each dot product has one vector of partial sums, which are added at the end. Each row of `a` is multiplied by
+    several rows of `b` at once.
 
     Args:
-        most: most rows of a. columns: columns of a tile.
+        most: the largest number of rows of `a`. columns: columns of a tile.
 
     Args of the function:
         rows: number of rows.
         a, a_row; b, b_row; out, out_row: addresses, and bytes between rows.
         count: number of tiles of `columns` columns.
-        terms: terms of a row. add: add to out.
+        terms: length of a row of `a` or `b`. add: whether to add to out.
     """
 
     def generate(context, builder, signature, arguments):
