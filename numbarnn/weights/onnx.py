@@ -191,8 +191,8 @@ def _bidirectional(graph, below, above):
 
 
 def _origin_of_x(graph, layer):
-    """Return the name of the array from which the model makes X, X for the array 0, 1, 2, ... with its steps in ascending
-    order (None if unknown), and whether the model reverses the steps."""
+    """Return the name of the array from which the model makes X, X for the array 0, 1, 2, ... with ascending steps
+    (None if unknown), and whether the model reverses the steps."""
     root, _ = graph.origin(layer.nodes[0].x, [one for one in MOVES if one != "Concat"])
     usual = *SIZES, layer.sizes[0]
     sizes = graph.sizes(root)
