@@ -252,8 +252,8 @@ def to_onnx(layer: Recurrent, path: Path | None = None, *, state: bool = False, 
 
     Inputs are x, lengths (B,) as int32, hx and cx; outputs are y, hy and cy, all in the layer's shapes. A custom cell's
     states keep their names: `def f(x, h, m, p)` has hx and mx. If sizes differ there is one state per layer: hx_l0,
-    hx_l1, ... Nodes other than Scan have two biases, and identity matrices for skip input. onnxruntime runs float32 and
-    float16, and float64 only in a Scan.
+    hx_l1, ... In LSTM, GRU and RNN nodes, a layer with one bias gets a second one of zeros, and input_mode "skip" or
+    "given" becomes a W of identity matrices. onnxruntime runs float32 and float16, and float64 only in a Scan.
 
     Args:
         layer: the layer.

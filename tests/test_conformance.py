@@ -148,7 +148,7 @@ def test_weight_gradients_are_added_to_dw(engine, case):
     found = []
     for apart in (False, True):
         given, dw = tape(), layer.engine.zeros(start.shape, case.dtype)
-        layer.stack.backward_data(given, dy, None, None, None if apart else dw)
+        layer.stack.backward_data(given, dy, None, None, *[dw] * (not apart))
         if apart:
             layer.stack.backward_weights(given, dw)
         found.append(views(dw))

@@ -147,6 +147,7 @@ def noise_loader(forms, backend_name, dtype):
 
 @cache
 def mean_loader(forms, backend_name, dtype):
-    """Make a device function mean(chances) -> the numbers in inference. forms: as for `noise_loader`."""
+    """Make a device function mean(chances) -> the values of a unit's random numbers in inference. forms: see
+    `noise_loader`."""
     values = ["one" if form.mean_is_one else f"chances.values[{k}]" for k, form in enumerate(forms)]
     return _write("mean(chances)", [f"return {as_text(values)}"], backend_name, one=np.dtype(dtype).type(1))

@@ -222,8 +222,8 @@ def _link(text, name, cc, options):
         if known and known[1] != re.search(r"\.version\s+([\d.]+)", text)[1]:
             return _link(re.sub(r"\.version\s+[\d.]+", f".version {known[1]}", text, count=1), name, cc, options)
         raise RuntimeError(
-            f"linking kernel {name} for sm_{target} failed: {error}: {_as_text(log)} "
-            f"(if versions disagree: {toolchain()})"
+            f"linking kernel {name} for sm_{target} failed: {error}: {_as_text(log)}. Versions that do not fit each "
+            f"other may be the cause: {toolchain()}"
         ) from error
     finally:
         if handle is not None:

@@ -176,7 +176,7 @@ class BoundKernel:
         try:
             self._pack_ints(self._slots, self._first_int, *ints)
         except struct.error as error:
-            expected = f"{self._num_ints} more int32 at a launch"
+            expected = f"{self._num_ints} int32 at a launch, besides its bound arguments"
             raise TypeError(f"kernel {self.name} takes {expected}, got {ints!r}") from error
         stream = self._current_stream().ptr
         status = self._launch(*self._sizes, stream, *self._parameters)[0]

@@ -33,7 +33,7 @@ def _four(array, index):
 def _index_of_four(array, index):
     index = int(index)
     if index % 4 or not 0 <= index <= len(array) - 4:
-        raise IndexError(f"four elements at {index} of {len(array)}")
+        raise IndexError(f"four elements at {index} of {len(array)}: it must be a multiple of 4, within the array")
     return index
 
 

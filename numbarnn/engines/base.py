@@ -218,8 +218,8 @@ class Engine(ABC):
 
     @abstractmethod
     def spread_blocks(self, out, x, gates):
-        """Fill out (G*H, P) with the dense matrix of x (G*H, P/n), contiguous arrays. Row g H + j of x goes to the
-        columns of head k = j div (H/n), which are k P/n to (k + 1) P/n - 1. All other columns are zero."""
+        """Write the dense form of x (G*H, P/n) to out (G*H, P), contiguous arrays, for n heads. Row g H + j of x
+        belongs to head k = j div (H/n): it goes to columns k P/n to (k + 1) P/n - 1. All other columns are zero."""
 
     @abstractmethod
     def multiply(self, out, a, b, *, transpose_a=False, transpose_b=False, accumulate=False, allow_tf32=False):

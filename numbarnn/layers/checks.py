@@ -117,7 +117,7 @@ def proj_size(value, cell, sizes):
         raise ValueError(f"proj_size is for the LSTM, a {cell.name} has no projection: leave it out")
     if width >= min(sizes):
         raise ValueError(
-            f"proj_size must be smaller than every hidden size, but is {width}, and hidden_size {min(sizes)}"
+            f"proj_size must be smaller than every hidden size, but is {width}, and the smallest is {min(sizes)}"
         )
     return width
 
@@ -161,11 +161,9 @@ def side_inputs(cell, input_size, sizes, mode):
             f"which has {listed}; got {input_size}"
         )
     if side and (len(sizes) > 1 or mode != "linear"):
-        came = f"num_layers={len(sizes)}" if len(sizes) > 1 else f"input_mode={mode!r}"
-        raise ValueError(
-            f"cell {cell.name} has side inputs ({', '.join(side)}), which only one layer with input_mode 'linear' can "
-            f"have; got {came}: make a layer of each, and give each its side inputs"
-        )
+        wanted = f"num_layers=1, got {len(sizes)}: make one layer object per layer, and pass each its side inputs"
+        wanted = wanted if len(sizes) > 1 else f"input_mode='linear', got {mode!r}"
+        raise ValueError(f"cell {cell.name} has side inputs ({', '.join(side)}), which need {wanted}")
 
 
 def side_by_name(cell, value):
@@ -192,8 +190,8 @@ def input_mode(value, input_size, sizes, width):
         )
     if value == "given" and input_size != width:
         raise ValueError(
-            f"input_mode 'given' takes W x of layer 0 as x: input_size must be its directions, gates and units "
-            f"multiplied, {width}, not {input_size}"
+            f"input_mode 'given' takes W x of layer 0 as x: input_size must be directions * gates * units = {width}, "
+            f"not {input_size}"
         )
     return value
 

@@ -23,7 +23,7 @@ def checked(stack, names):
         raise TypeError(f"record must be a tuple of names, such as ('h',), not {given!r}")
     known = values_by_name(equations_of(stack.cell))
     if unknown := [name for name in names if name not in known]:
-        raise ValueError(f"record: cell {stack.cell.name} has no value {unknown[0]!r}, but {', '.join(known)}")
+        raise ValueError(f"record: cell {stack.cell.name} has no value {unknown[0]!r}; it has {', '.join(known)}")
     return names
 
 

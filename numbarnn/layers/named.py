@@ -45,7 +45,7 @@ class Named(Mapping[str, Any]):
 
     def __setitem__(self, name: str, value: Any) -> None:
         if self._write is None:
-            raise TypeError(f"[{name!r}] = ... sets no gradient; write into the view: [{name!r}][...] = ...")
+            raise TypeError(f"gradients cannot be assigned by name: write into the view, [{name!r}][...] = ...")
         self._write(self[name], value, f"named[{name!r}]")
 
     def __contains__(self, name: object) -> bool:
@@ -73,7 +73,9 @@ class Named(Mapping[str, Any]):
             an object with one attribute per name. Parameters per unit are (H, 1), without `columns` (H,).
         """
         if (layer, int(reverse)) not in self._blocks:
-            raise ValueError(f"there is no layer {layer}" + (" in reverse" if reverse else ""))
+            known = sorted({one for one, direction in self._blocks if direction == int(reverse)})
+            of = "with reverse=True " if reverse else ""
+            raise ValueError(f"layer {of}must be one of {known or 'none, as there is one direction'}, got {layer}")
         p = _Parameters()
         for name in self._blocks[layer, int(reverse)]:
             *groups, last = name.split(".")

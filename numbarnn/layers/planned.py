@@ -1,4 +1,4 @@
-"""Look up the problem and plans of calls of one shape once, for any number of calls.
+"""Keep the problem and the plans of calls that have the same shape, so that they are looked up once.
 
 A caller that keeps x, weights, seed and reserve, as PyTorch's modules do, can run backward later:
 

@@ -1,8 +1,9 @@
 """Convert states besides h: callers see one array per state, engines one array with all of them side by side.
 
-A state may have another size than h (`numbarnn.sized`, or x of the previous step). Callers see it with its own width.
-On engines, h and all states are as wide as the widest of them. The additional units have no effect: matrices have zero
-columns for them, and their gradients are zero. `module` is numpy, cupy or torch.
+The size of a state may differ from that of h: the cell sets it by `numbarnn.sized`, or the state is the previous step's
+x. Callers see it with its own width. On engines, h and all states are as wide as the widest of them. The additional
+units have no effect: matrices have zero columns for them, and their gradients are zero. In all functions, `module` is
+numpy, cupy or torch.
 """
 
 

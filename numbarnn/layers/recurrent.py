@@ -309,14 +309,11 @@ class Recurrent:
         wanted = checks.needed(need, CAN_BE_NEEDED)
         projects = self.proj_size or self.stack.cell.projected
         if "states" in wanted and tape.insides is not None and tape.insides.used:
-            raise ValueError("need has 'states', which this tape computes once: call forward again")
+            raise ValueError("need=... has 'states', which a tape computes only once: call forward again")
         if "states" in wanted and (tape.insides is None or dstates is not None or projects):
-            why = "dstates: leave them out" if dstates is not None else "a projection" if projects else None
-            raise ValueError(
-                f"need 'states' cannot go with {why}"
-                if why
-                else "need has 'states', but forward recorded nothing: pass it record=('h',)"
-            )
+            why = "cannot go with dstates: pass dstates=None" if dstates is not None else None
+            why = why or ("cannot go with a projection: leave it out" if projects else None)
+            raise ValueError(f"'states' in need {why or 'needs recorded values: call forward with record=(...)'}")
         if dw is not None and "weights" not in wanted:
             raise ValueError("dw must be None without 'weights' in need: nothing would be added to it")
         apart = checks.flag(per_sequence, "per_sequence") and "weights" in wanted

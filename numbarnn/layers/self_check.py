@@ -1,4 +1,4 @@
-"""Test a persistent kernel before first use: its blocks wait for each other, on a device that nobody may have tried.
+"""Test a persistent kernel before first use: its blocks wait for each other, perhaps on a kind of device that is new.
 
 The first time a process runs a problem with persistent kernels on a device, a tiny problem with the same tiles runs
 with these kernels and with `stepwise`. The test fails if results differ by more than rounding, the kernels time out, or

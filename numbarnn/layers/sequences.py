@@ -168,7 +168,9 @@ def pad_packed_sequence(
     data, rows = sequence.data, packing.rows
     if total_length is not None:
         if not isinstance(total_length, Integral) or total_length < len(rows):
-            raise ValueError(f"total_length must be an int of at least {len(rows)}, the longest, not {total_length!r}")
+            raise ValueError(
+                f"total_length must be an int of at least the longest, {len(rows)} steps, not {total_length!r}"
+            )
         rows = np.pad(rows, ((0, total_length - len(rows)), (0, 0)), constant_values=-1)
     x = data[np.maximum(rows, 0).reshape(-1)].reshape(*rows.shape, data.shape[1])
     x[rows < 0] = padding_value
@@ -201,7 +203,7 @@ class Packing:
         ranks = np.argsort(order, kind="stable")
         unsorted = sequence.unsorted_indices
         if unsorted is not None and _host_ints(unsorted, "unsorted_indices").tolist() != ranks.tolist():
-            raise ValueError("unsorted_indices must be the reverse of sorted_indices, but is not")
+            raise ValueError(f"unsorted_indices must be argsort(sorted_indices) = {ranks}, but is {unsorted}")
         return cls(sizes, order, ranks)
 
     @cached_property

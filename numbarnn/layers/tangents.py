@@ -1,13 +1,14 @@
 """Compute derivatives of higher order of a stack: values and tangents forward, and backward through both.
 
-Each layer is two recurrences of cells that `numbarnn.cells.tracing.tangent` makes. They run on the engine and schedules
-of any other cell. The primal one also returns the factors S of the tangent, which are inputs of the tangent one.
-Products that do not recur are computed once for all steps (`tangent_pass`):
+Each layer is two recurrences of cells that `numbarnn.cells.tracing.tangent` makes. They run on the same engines and
+schedules as any other cell. The primal recurrence also returns S, the factors by which the tangent recurrence
+multiplies; they are among its inputs. Products that do not recur are computed once for all steps (`tangent_pass`):
 
     a  = W x                            primal    a, h0, b       -> h, S, zeros
     a' = W x' + W' x + R' h_before      tangent   S, a', h0', b' -> h'
 
-The primal recurrence leaves room for a' behind S. Its backward reads the gradients of S, and of a', in the same place.
+The primal recurrence leaves room for a' behind S, so that both are one array. In backward, the tangent recurrence
+returns the gradients of S and a' in one array too, from which the primal recurrence reads them.
 
 Backward goes through the tangent recurrence, which gives the gradients of S, and then through the primal one. The
 tangent is linear, so the gradient of <u, y'> is the derivative of backward with dy = u: a Hessian-vector product.
@@ -61,7 +62,7 @@ class Tangents:
         self.xp, D = stack.engine.array_module, stack.directions
         if stack.proj_size and self.cell.heads > 1:
             raise NotImplementedError(
-                f"cell {self.cell.name} has heads and a projection, of which there are no tangents"
+                f"cell {self.cell.name} has heads and a projection, which together have no tangents: leave one out"
             )
         arguments = stack._arguments_here()
         options = {name: arguments[name] for name in ("device", "allow_tf32")} | {"dtype": self.dtype.name}

@@ -5,12 +5,12 @@ Chen, Xu, Zhang and Guestrin 2016, "Training deep nets with sublinear memory cos
 A call of T steps is cut into segments of k steps; the last one may be shorter. Each segment is an ordinary call of a
 shorter problem. Forward keeps the states before each segment and frees what the segment saves. Backward goes through
 the segments from last to first: it repeats the segment's forward from the kept states, then runs its backward. Memory
-holds T / k states and the tape of k steps, for the time of about one more forward pass.
+holds T / k states and the tape of k steps. The price is about the time of one more forward pass.
 
 A segment draws the random numbers of its own time steps (`philox.Origin`). Cell states and gradients of states pass
-between segments unrounded. So y and the states have the same bits as without checkpoints, wherever a row of a product
-does not depend on the number of rows, as on the CPU. Gradients agree to rounding: BLAS may round dx differently for
-fewer rows, and gradients of parameters are summed segment by segment.
+between segments unrounded. So y and the states have the same bits as without checkpoints, if a matrix product computes
+each row alike for any number of rows, as it does on the CPU. Gradients agree to rounding: BLAS may round dx differently
+for fewer rows, and gradients of parameters are summed segment by segment.
 
 With one direction, all layers form one `Chain`, and a segment needs the states of these layers only. With two, one
 direction starts where the other ends. So each layer and direction is its own chain, and all steps of a layer's output

@@ -1,7 +1,7 @@
 """Make the R that steps multiply with, for cells with heads or dropped weights.
 
-With `Cell.heads` = n, the parameter is (A*H, P/n), where P is the width of h. Row g H + j multiplies only the part of h
-that belongs to head j div (H/n). Engines multiply with a dense R (A*H, P) that is zero outside these blocks. Persistent
+With `Cell.heads` = n, the parameter is (A*H, P/n) for A gates and the width P of h. Row g H + j multiplies only head
+j div (H/n) of h. Engines multiply with a dense R (A*H, P) that is zero outside these blocks. Persistent
 kernels skip the zeros where their tiles fit the blocks (`schedules.persistent.shares.sources`). In training,
 `Cell.drop_connect` first drops weights of the parameter, with one mask per gate for all steps. The parameter's gradient
 is the gradient of the blocks, with the same masks applied.

@@ -237,7 +237,7 @@ def read_masks(masks, network, steps, batch):
     if masks is None:
         return [None] * between
     if len(masks) != between:
-        raise ValueError(f"masks: expected {between} arrays, one between two layers each; got {len(masks)}")
+        raise ValueError(f"masks: expected {between} arrays, one for each layer but the last; got {len(masks)}")
     widths = [network.num_directions * size for size in network.output_sizes[:-1]]
     return [
         read_array(f"masks[{layer}]", mask, (steps, batch, width))

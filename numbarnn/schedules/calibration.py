@@ -1,13 +1,14 @@
 """The numbers behind estimated times.
 
-They were fitted together, by least squares of relative errors, to 144 times of one NVIDIA H200 with CUDA 13: LSTM and
-GRU in float16, LSTM in float32, every schedule, forward and with backward (bench/results/h200-2026-11-20-*.json, of
-commit 0106d8d). The estimates are within 30 % of the newest record, but for one problem; a test compares them. A
-comment says where a number has another source. Effects that the records cannot separate share one number: turns and
-their barriers are in `SUM_CLOCKS`. Shares of a rate may be above 1, as `MMA_SHARE` and `L2_SHARE` trade off in part.
+They were fitted together, by least squares of relative errors, to 144 durations measured on one NVIDIA H200 with CUDA
+13: LSTM and GRU in float16, LSTM in float32, every schedule, forward and with backward
+(bench/results/h200-2026-11-20-*.json, of commit 0106d8d). The estimates are within 30 % of the newest record, but for
+one problem; a test compares them. A comment says where a number has another source. Effects that the records cannot
+separate share one number: turns and their barriers are in `SUM_CLOCKS`. A share of a rate may be above 1: the records
+separate `MMA_SHARE` and `L2_SHARE` only in part, so one makes up for the other.
 
-Numbers in clocks and shares of a rate hold for other devices by their profiles; microseconds are taken unchanged. In
-tables, "half" is float16 and bfloat16, and the flag says whether the number is of the backward pass.
+For another device, its profile converts clocks and shares of a rate; microseconds stay as they are. In tables, "half"
+is float16 and bfloat16, and the flag says whether the number is of the backward pass.
 """
 
 # ---- a launch of a persistent kernel

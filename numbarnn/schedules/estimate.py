@@ -2,8 +2,9 @@
 
     pass_us(problem, "persistent", backward=True)
 
-A pass consists of products over all steps, and the steps: launches of persistent kernels (`persistent.planner`), or a
-cuBLAS product and a kernel for each step. The numbers come from `calibration`. Dropout and copies are left out.
+A pass consists of some products over all steps at once, and of the steps themselves. These are launches of persistent
+kernels (`persistent.planner`), or a cuBLAS product and a kernel each. The numbers come from `calibration`. Dropout and
+copies are left out.
 """
 
 from numbarnn.schedules import calibration

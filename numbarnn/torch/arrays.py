@@ -97,8 +97,8 @@ def check_weights(network, weights):
     first, pairs = weights[0].dtype, zip(weights, network.parts, strict=False)
     if others := [f"{part.name} {one.dtype}" for one, part in pairs if one.dtype != first]:
         raise ValueError(
-            f"weights must have one dtype, but {network.parts[0].name} has {first}, and there are {', '.join(others)}: "
-            f"convert them, or the module, with .to({first})"
+            f"weights must have one dtype: {network.parts[0].name} has {first}, but these differ: {', '.join(others)}. "
+            f"Convert them, or the module, with .to({first})"
         )
 
 

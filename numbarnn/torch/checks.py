@@ -1,4 +1,4 @@
-"""Refuse what torch.nn's modules refuse, with the same exception types and, where it has one, the same message.
+"""Refuse what torch.nn's modules refuse, with the same exception types, and with torch.nn's messages where it has any.
 
 Within numbarnn.torch a state is a tuple with one entry per state of the cell, h first: a tensor (L*D, B, H), or a list
 of one (D, B, H) per layer if layers' sizes differ.

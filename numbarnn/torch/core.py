@@ -14,17 +14,17 @@ from numbarnn.torch.arrays import array_of, gathered, stream_of, tensor_of, weig
 from numbarnn.torch.networks import computes_in
 
 NO_THIRD_ORDER = (
-    "numbarnn computes first and second derivatives, and this is a derivative of a second one, or a second one in "
-    "forward mode alone: take reverse mode inside (torch.func.jacrev, or grad), or make the module with "
-    "schedule='loop', which has derivatives of every order"
+    "numbarnn computes first and second derivatives, but no third ones, and none by forward mode of forward mode. In "
+    "place of the latter take forward mode of reverse mode (torch.func.jacfwd of jacrev, or of grad). A module made "
+    "with schedule='loop' has derivatives of every order"
 )
 NO_SECOND_IN_PROGRAMS = (
     "second derivatives are not computed in programs of torch.compile, torch.export and torch.jit.trace: call the "
     "module itself for them, or make it with schedule='loop'"
 )
 NO_SECOND_OF_STATES = (
-    "second derivatives by the cell states of every step (output_states) are not computed: leave them out, or make the "
-    "module with schedule='loop'"
+    "with output_states, second derivatives and forward mode are not computed: call the module without output_states, "
+    "or make it with schedule='loop'"
 )
 
 

@@ -175,14 +175,14 @@ class Recurrent(Computed, torch.nn.RNNBase):
             fits = {next((one for one in options if fnmatchcase(name, one)), None) for name in own}
             if len(fits) > 1:
                 raise ValueError(
-                    f"parameter_groups needs one pattern for {', '.join(own)}, which are one parameter: make the "
-                    "module with split=True"
+                    f"parameter_groups: {', '.join(own)} are one parameter, but different patterns fit them: use one "
+                    "pattern for all, or make the module with split=True"
                 )
             groups[fits.pop()].append(parameter)
         if unused := [pattern for pattern in options if not groups[pattern]]:
             if any(fnmatchcase(name, unused[0]) for own in names.values() for name in own):
                 raise ValueError(
-                    f"parameter_groups: an earlier pattern takes all that {unused[0]!r} fits; put it first"
+                    f"parameter_groups: earlier patterns take all that {unused[0]!r} fits: put {unused[0]!r} first"
                 )
             raise ValueError(f"parameter_groups: no parameter fits {unused[0]!r}; there are {', '.join(named)}")
         return [{"params": own, **options.get(pattern, {})} for pattern, own in groups.items() if own]

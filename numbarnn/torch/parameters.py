@@ -75,7 +75,7 @@ class NamedTensors(Named):
 
     def __setitem__(self, name, value):
         if self._grad:
-            raise TypeError(f"[{name!r}] = ... sets no gradient; write into the view: [{name!r}][...] = ...")
+            raise TypeError(f"gradients cannot be assigned by name: write into the view, [{name!r}][...] = ...")
         view = self[name]
         value = torch.as_tensor(value, dtype=view.dtype, device=view.device)
         if value.shape not in ((), view.shape):

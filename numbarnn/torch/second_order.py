@@ -49,7 +49,7 @@ def _there(gradients, tensors):
 
 
 def _not_none(results, like):
-    """Return results with empty tensors for None, which forward mode takes for integers only."""
+    """Replace None in results by empty tensors. Forward mode allows None only in place of integer results."""
     return tuple(like.new_zeros(0) if one is None else one for one in results)
 
 

@@ -1,8 +1,8 @@
 """The common form of all conversions: a stack's sizes and options, and its parameters by PyTorch's names.
 
 The module of a format (`torch`, `keras`, `onnx`, `safetensors`) converts to a `NetworkData` and back, without a layer
-or an engine. `numbarnn.convert` makes layers from networks. Files of custom cells have a description in its place
-(`describe`): the cell's name and a digest of its equations, which cannot be run from a file.
+or an engine. `numbarnn.convert` makes layers from networks. For a custom cell, a file holds no `NetworkData` but a
+description (`describe`): the cell's name and a digest of its equations, which cannot be run from a file.
 """
 
 import re

@@ -1,7 +1,8 @@
 """Make cells for ONNX nodes and Keras layers with options that the built-in cells lack.
 
-Equations come from https://onnx.ai/onnx/operators/onnx__LSTM.html (and GRU, RNN), with PyTorch's names: g is ONNX' c, n
-its h. `clip` bounds the inputs of all activations but the LSTM's last, as in onnxruntime; the specification is unclear.
+Equations come from https://onnx.ai/onnx/operators/onnx__LSTM.html (and GRU, RNN), with PyTorch's names of gates: g is
+the gate that ONNX calls c, n the one that ONNX calls h. `clip` bounds the inputs of all activations but the LSTM's
+last, as in onnxruntime; the specification is unclear.
 """
 
 from __future__ import annotations

@@ -28,8 +28,8 @@ def read(source, cell=None, prefix=""):
     mode = getattr(module, "mode", None)  # "LSTM", "GRU", "RNN_TANH" or "RNN_RELU"
     if not isinstance(mode, str):
         raise TypeError(
-            f"module must be a torch.nn.LSTM, GRU or RNN, but is {type_name(module)}. Of a larger model pass the "
-            "submodule, or its name as prefix=. Pass single cells to from_torch_cells"
+            f"module must be a torch.nn.LSTM, GRU or RNN, but is {type_name(module)}. For a part of a larger model "
+            "pass the submodule, or its name as prefix=. Pass single cells to from_torch_cells"
         )
     options = {"batch_first": bool(module.batch_first), "dropout": float(module.dropout)}
     return infer(module.state_dict(), agreed(cell, mode.lower(), "the module")), options

@@ -72,7 +72,7 @@ def test_a_layer_with_nothing_to_learn_is_refused():
 
 
 def test_the_size_must_be_that_of_all_gates():
-    with pytest.raises(ValueError, match=r"input_size must be its directions, gates and units multiplied, 20, not 5"):
+    with pytest.raises(ValueError, match=r"directions \* gates \* units = 20, not 5"):
         nr.LSTM(HIDDEN, HIDDEN, input_mode="given", device="cpu")
 
 

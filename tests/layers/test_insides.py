@@ -109,14 +109,14 @@ def test_gradients_of_states_of_packed_sequences_and_both_directions():
 
 def test_what_cannot_be_recorded_is_named():
     layer = make()
-    with pytest.raises(ValueError, match="record: cell lstm has no value 'q', but i, f, g, o, "):
+    with pytest.raises(ValueError, match="record: cell lstm has no value 'q'; it has i, f, g, o, "):
         layer(X, record=("q",))
     with pytest.raises(TypeError, match="record must be a tuple of names"):
         layer.forward(X, record="h")
-    with pytest.raises(ValueError, match=r"forward recorded nothing: pass it record=\('h',\)"):
+    with pytest.raises(ValueError, match=r"needs recorded values: call forward with record="):
         layer.backward(layer.forward(X)[-1], DY, need=("states",))
     projected = make(proj_size=2)
-    with pytest.raises(ValueError, match="'states' cannot go with a projection"):
+    with pytest.raises(ValueError, match="'states' in need cannot go with a projection"):
         projected.backward(projected.forward(X, record=("o",))[-1], DY[..., :2], need=("states",))
     assert layer.training_calls == 1  # a refused call draws nothing
 
@@ -143,7 +143,7 @@ def test_gradients_of_states_are_computed_once_and_then_take_no_memory():
     y, _, _, tape = layer.forward(X, record=("h",))
     layer.backward(tape, y, need=("states",), retain=True)
     dw = np.zeros_like(layer.weights)
-    with pytest.raises(ValueError, match="which this tape computes once: call forward again"):
+    with pytest.raises(ValueError, match="which a tape computes only once: call forward again"):
         layer.backward(tape, y, need=("weights", "states"), dw=dw)
     assert not dw.any()
     layer.backward(tape, y)

@@ -53,7 +53,7 @@ def test_sorted_lengths_and_a_total_length_are_pytorchs(batch_first):
     with pytest.raises(ValueError, match=r"must not increase with enforce_sorted=True, got \[3, 5, 3\]: use"):
         pack_padded_sequence(x, [3, 5, 3], batch_first, enforce_sorted=True)
     for total in (4, 5.5):
-        with pytest.raises(ValueError, match="total_length must be an int of at least 5, the longest, not"):
+        with pytest.raises(ValueError, match="total_length must be an int of at least the longest, 5 steps, not"):
             pad_packed_sequence(ours, total_length=total)
 
 
@@ -137,7 +137,7 @@ BAD_PARTS = {
     "no reverse": (
         ValueError,
         {"sorted_indices": [1, 0], "unsorted_indices": [0, 1]},
-        "unsorted_indices must be the reverse of sorted_indices",
+        "unsorted_indices must be argsort(sorted_indices)",
     ),
 }
 

@@ -78,7 +78,7 @@ def test_groups_of_parameters():
         whole.parameter_groups({"l0.R.f": {}})
     with pytest.raises(ValueError, match=r"no parameter fits 'Q'; there are W.i, "):
         split.parameter_groups({"Q": {}})
-    with pytest.raises(ValueError, match=r"an earlier pattern takes all that 'R.f' fits"):
+    with pytest.raises(ValueError, match=r"earlier patterns take all that 'R.f' fits"):
         split.parameter_groups({"R.*": {}, "R.f": {}})
     for wrong in (["R.*"], {"R.*": None}, {"R.*": {"params": []}}):
         with pytest.raises(TypeError, match="parameter_groups"):

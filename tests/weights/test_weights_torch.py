@@ -96,7 +96,7 @@ def test_prefix_of_a_larger_model():
         convert.from_torch(model.state_dict())
     with pytest.raises(ValueError, match=r"'lstm\.weight_hh_l0', as prefix is 'lstm\.'"):
         convert.from_torch(model.state_dict(), prefix="lstm.")
-    with pytest.raises(TypeError, match=r"but is test_weights_torch.Model\. Of a larger model pass"):
+    with pytest.raises(TypeError, match=r"but is test_weights_torch.Model\. For a part of a larger model"):
         convert.from_torch(model)
     with pytest.raises(ValueError, match=r"Its entries are \['weight', 'bias'\]"):
         convert.from_torch(model.head.state_dict())

@@ -163,7 +163,8 @@ class Trace:
         return label
 
     def itself(self, name, part=None):
-        """Return the node of x or a side input, used element by element: an identity or a selecting matrix times x."""
+        """Return the node of x, or of a side input, that the equations use without a matrix. It is x times an identity,
+        or times a matrix that selects the side input's columns of x."""
         self.look()
         eye = Term("eye", data=f"{name} is used itself, element by element (p.W @ {name} may have any size)")
         self.terms.setdefault(name, eye if part is None else Term("part", data=part))

@@ -49,7 +49,7 @@ def _noise(cell, zero, rows, position, draws):
 
 @inlined
 def _given(cell, zero, rows, b, j, draws):
-    """Return the `Given` of unit j of sequence b; random numbers are drawn, or their means."""
+    """Return the `Given` of unit j of sequence b. Its random numbers are drawn if `draws`, else they are the means."""
     return Given(
         cell.load_per_unit(numbers_at(zero, rows.per_unit), j, rows.H),
         cell.load_sums(numbers_at(zero, rows.sums + b * rows.sums_row), rows.H),

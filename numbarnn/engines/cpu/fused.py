@@ -1,5 +1,5 @@
-"""Fuse operations of a program into one call of compiled code. Calling each operation from Python would take a
-microsecond or two, as long as many of them take."""
+"""Fuse operations of a program into one call of compiled code. A call from Python takes a microsecond or two,
+and many operations take no longer than that themselves."""
 
 from ctypes import addressof
 from functools import partial

@@ -1,8 +1,8 @@
 """A step's products with its weights, and panels, which hold packed weights in the order in which products read them.
 
-A panel has all terms of `width` columns, one term after another; the last panel ends in zeros. A normal panel is two
-vectors wide. A GEMV panel has eight: a product of few rows takes as long as reading the panels, and two vectors are too
-few sums to read at the L2 cache's speed.
+A panel holds `width` columns of weights: `width` numbers for each term of the sum. Zero columns fill the last panel. A
+normal panel is two vectors wide. A product of few rows takes as long as reading the panels. With two vectors, a row has
+only two independent sums, too few to keep up with the L2 cache; so a GEMV panel is eight vectors wide.
 """
 
 import numpy as np

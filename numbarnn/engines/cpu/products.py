@@ -1,6 +1,7 @@
 """Compiled code of the CPU engine without cells: products by OpenBLAS, sums, dropout, each on several threads.
 
-It takes addresses of arrays in `records`. Threads share a function of a `records.ThreadJob`, cut into pieces.
+It finds the addresses of arrays in the tables of `records`. Several threads run the same function, each with its own
+`records.ThreadJob`; the work is cut into pieces.
 """
 
 from ctypes import addressof

@@ -1,13 +1,13 @@
 """Run jobs on a GPU: one stream per lane with events between them, captured as a CUDA graph when a call repeats.
 
 A graph contains addresses, so it is looked up by the addresses of all arrays. A steady loop repeats them whatever
-arrays its caller passes, since a call copies its arguments into its own memory (`Engine.settled`) from the buffer
-pool (`buffer_pool`), as it does its results. Two calls alive at a time are two graphs. Only weights, and a `dw` to
-add to, are used at the caller's addresses.
+arrays its caller passes: a call copies its arguments into memory of the buffer pool (`Engine.settled`, `buffer_pool`),
+and its results have memory of the pool too. Two calls alive at a time are two graphs. Only weights, and a `dw` to add
+to, are used at the caller's addresses.
 
 A call is not captured the first time, since capturing takes longer than running, and some addresses never repeat.
-Some kinds of call never replay, such as those of a hundred tapes alive at once. So the more captures of a kind were
-not replayed yet, the more often its next graph must be seen before it is captured. The first run also gives cuBLAS
+Some kinds of call never replay, such as those of a hundred tapes alive at once. So the more captures of a kind of call
+were never replayed, the more often a call must repeat before the next capture. The first run also gives cuBLAS
 its workspace on each lane that multiplies, which could not happen during a capture.
 
 Besides copies, a replay calls the driver twice: for the graph's launch, and for an event if the caller uses another

@@ -4,9 +4,9 @@
     for way in ways(plain):       # as many as fit in registers, the rest in shared memory
         mixed_tile(way.tile, room, way.most_shared_chunks(...))
 
-They take a `tile.Tile` with the fewest chunks with which its warps share the work. They fill in how many are loaded at
-once and where they stay. By FMA weights are in registers only if all of them fit there: a lane's columns differ between
-weights in registers and in shared memory.
+These functions take a `tile.Tile` whose warps share the work with as few chunks as possible. They set how many chunks
+are loaded at once, and where the chunks stay. With math "fma", weights are in registers only if all of them fit there:
+a lane's columns differ between weights in registers and in shared memory.
 """
 
 from dataclasses import dataclass, replace

@@ -44,10 +44,7 @@ class BlockSize(NamedTuple):
 
 def sources(problem, first, layer, last, backward, tile):
     """Return what a block of `layer` multiplies at each step, in a launch of the layers [first, last).
-
-    Args:
-        tile: for its units and warps, a `Tile` or a `BlockSize`.
-    """
+    tile: a `Tile` or a `BlockSize`, of which only units, warps and given are read."""
     return sources_of(problem, first, layer, last, backward, BlockSize(tile.units, tile.warps, tile.given))
 
 

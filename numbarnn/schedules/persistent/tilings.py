@@ -1,6 +1,6 @@
 """Find the fastest tiling of layers over the blocks of a launch, or the reason why none fits.
 
-Tiles and their costs are cached without the batch: a new batch compares them, and makes few or none.
+Tiles and their costs are cached for any batch size. For a new one they are compared, and few or no new ones are made.
 """
 
 from dataclasses import dataclass, replace

@@ -95,7 +95,9 @@ def test_arguments_live_as_long_as_the_bound_launch(recorder):
 @pytest.mark.parametrize("ints", [(), (1,), (1, 2, 3), (2**31, 0), (0.5, 1), (None, 1)], ids=str)
 def test_wrong_ints_raise(recorder, ints):
     bound = bind_axpy()
-    with pytest.raises(TypeError, match="kernel axpy_kernel takes 2 more int32 at a launch, got"):
+    with pytest.raises(
+        TypeError, match="kernel axpy_kernel takes 2 int32 at a launch, besides its bound arguments, got"
+    ):
         bound(*ints)
     assert recorder.calls[-1][0] != "cuLaunchKernel"
 
