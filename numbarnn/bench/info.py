@@ -134,7 +134,7 @@ def core_count():
 
 
 def forced_core_notice():
-    """Return a notice if the environment makes OpenBLAS take a processor family; else None."""
+    """Return a notice if an environment variable overrides OpenBLAS' choice of kernels for the processor; else None."""
     forced = os.environ.get(FORCED_CORE)
     text = f"{FORCED_CORE}={forced} is set: unset it to let OpenBLAS choose its kernels for this processor"
     return None if forced is None else text

@@ -47,7 +47,7 @@ class Integer(Type):
 
 
 class IntegerLiteral(Integer):
-    """An int64 known at compile time, as intrinsics see it (`literal_value`)."""
+    """The type of an int argument that is known at compile time: an intrinsic reads its `literal_value`."""
 
     def __init__(self, value):
         super().__init__(f"Literal[int]({value})", 64, True)

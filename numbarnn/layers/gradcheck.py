@@ -24,10 +24,11 @@ class GradientCheck:
     """The errors that `gradcheck` measured; `print` shows them as a table.
 
     Attributes:
-        errors: name of x, of each state and of each parameter -> largest difference of its gradient, relative to the
-            largest gradient or 1. For a cell made of equations also IN_NUMPY -> the error of y and the final states.
+        errors: name of x, of a state or of a parameter -> largest error of its gradient, divided by its largest
+            gradient or by 1, whichever is larger. For a cell made of equations also IN_NUMPY -> the error of y and the
+            final states.
         tolerance: the largest error that is accepted.
-        sizes: I and H of the check, with the reason, as text.
+        sizes: I and H of the check, and why these, as text.
     """
 
     errors: dict[str, float]

@@ -119,11 +119,11 @@ class Recurrent:
     bias_mode = property(lambda self: self.stack.bias_mode, doc='"double", "none", "input" or "recurrent".')
     bias = property(lambda self: self.bias_mode != "none", doc="Whether there are biases.")
     proj_size = property(lambda self: self.stack.proj_size, doc="P; 0 without projection.")
-    cell_clip = property(lambda self: self.stack.cell_clip, doc="(lclip, rclip), the limits of c; None without.")
+    cell_clip = property(lambda self: self.stack.cell_clip, doc="(lclip, rclip), the limits of c, or None.")
     clip_propagate_nan = property(lambda self: self.stack.clip_propagate_nan, doc="Whether a NaN in c stays NaN.")
     input_mode = property(lambda self: self.stack.input_mode, doc='"linear", "skip" or "given".')
     dropout = property(lambda self: self.stack.dropout, doc="Dropout probability between layers.")
-    checkpoint_every = property(lambda self: self.stack.checkpoint_every, doc="k, see the arguments; None without.")
+    checkpoint_every = property(lambda self: self.stack.checkpoint_every, doc="k, see the argument, or None.")
     input_size = property(lambda self: self.stack.input_size, doc="I.")
     hidden_sizes = property(lambda self: self.stack.hidden_sizes, doc="H of each layer.")
     num_layers = property(lambda self: self.stack.num_layers, doc="L.")
@@ -191,8 +191,8 @@ class Recurrent:
                 to continue.
             states: only with `output_states`: the tuple of the last layer's cell states (c of the LSTM) at every step,
                 each shaped like y.
-            values: only with `record`: a dict, name -> list with one (T, B, D*H) per layer, in the form of y. They are
-                0 beyond a sequence's length.
+            values: only with `record`: a dict, name -> list with one array per layer, (T, B, D*H), or batch-first or
+                packed as y is. They are 0 beyond a sequence's length.
 
         Raises:
             ValueError, TypeError: an argument has the wrong shape, dtype, device or range.

@@ -119,7 +119,8 @@ def _checked_state(stack, state, name, batch):
 
 
 def by_layer(stack, h, c):
-    """Return [layer] -> [h, the other states] of states as engines have them; None if both are None."""
+    """Split h and c, with engines' widths, by layer: a list with [h, each other state] per layer; None if both are
+    None."""
     if h is None and c is None:
         return None
     D, num_others, layers = stack.directions, stack.cell.num_private, []

@@ -129,7 +129,7 @@ def test_in_onnx(tmp_path):
 
 @pytest.mark.parametrize(("make", "error", "says"), [
     (lambda x, side: nr.RNN(decaying, 4, H), ValueError, "it must be above 4 for cell decaying, which has gap (1)"),
-    (lambda x, side: nr.RNN(decaying, 12, H, num_layers=2), ValueError, "which only one layer"),
+    (lambda x, side: nr.RNN(decaying, 12, H, num_layers=2), ValueError, "which need num_layers=1, got 2"),
     (lambda x, side: nr.RNN(masked, 13, 6), ValueError, "x is used itself, element by element"),
     (lambda x, side: nr.RNN(masked, 11, 5), ValueError, "mask is used itself, element by element"),
     (lambda x, side: nr.side(0), ValueError, "width must be a positive int"),

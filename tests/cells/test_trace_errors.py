@@ -127,7 +127,7 @@ EQUATIONS = {
     "matrix_as_divisor": ("return (1 / p.R.a) @ h", "divides by a matrix; expected a number or a scalar"),
     "scalar_left": ("return p.scalar.a @ h", "p.scalar.a @ the traced value 'h': a scalar, one number per layer"),
     "scalar_transposed": ("return (p.scalar.a.T * p.R.a) @ h", "p.scalar.a.T of a scalar or a number"),
-    "heads_within": ("return (heads(p.R.a, 2) - p.R.b) @ h", "p.R.a with heads or drop_connect within"),
+    "heads_within": ("return (heads(p.R.a, 2) - p.R.b) @ h", "p.R.a has heads or drop_connect, so"),
     "matrix_and_another": ("return (p.W.a + p.W.b) @ x * p.W_a", "would both be called W_a"),
     "matrix_times_number": ("return p.R.a @ 2.0", r"p.R.a @ 2.0 \(float\); expected x, a state"),
     "array_times_value": ("return np.ones(3) @ h", r"an array of shape \(3,\) @ the traced value 'h'; left of @"),

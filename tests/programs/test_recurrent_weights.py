@@ -59,7 +59,7 @@ def test_parameters():
      "of the 4 gates of R, but has 1"),
     (replace(library.rnn_tanh, drop_connect=(1.5,)), 4, {}, r"drop_connect of cell rnn_tanh must be in \[0, 1\]"),
     (make_cell("lstm", 1, (), True), [4, 3], {}, "proj_size must be given: own_lstm projects its output, and the lay"),
-    (replace(library.gru_reset_before, projected=True), 4, {"proj_size": 2}, "has further products .of H numbers. and"),
+    (replace(library.gru_reset_before, projected=True), 4, {"proj_size": 2}, "and projects its output: write it"),
     (library.lstm, 4, {"proj_size": 2}, "proj_size must be left out: the equations of lstm have no projection; to "
      "have one, write `return p.P.h @ ..., ...`"),
     ("lstm", 4, {"proj_size": 4}, "proj_size must be smaller than every hidden size"),

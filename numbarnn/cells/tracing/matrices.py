@@ -196,8 +196,8 @@ class Combined(Operand):
         for part in self._args:
             if isinstance(part, Parameter) and part._matrix_options() != (1, 0.0):
                 raise error(
-                    f"{part._what()} with heads or drop_connect within {self._what()}. Multiply the vector by it "
-                    "alone: heads(p.R.a, 2) @ h + p.R.b @ h"
+                    f"{part._what()} has heads or drop_connect, so it cannot be a part of {self._what()}. Multiply the "
+                    "vector by it alone: heads(p.R.a, 2) @ h + p.R.b @ h"
                 )
         op = self._op
         if op in ("transpose", "product") and not all(are_matrices):

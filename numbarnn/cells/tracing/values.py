@@ -133,7 +133,7 @@ class Traced:
         traced = [one for one in (*args, *(kwargs or {}).values()) if isinstance(one, Traced)]
         name = getattr(function, "__name__", str(function))
         if not traced:  # in a list, as of torch.cat
-            raise error(f"PyTorch's {name} of traced values, which numbarnn cannot derive; {hints.in_place_of(name)}")
+            raise error(f"numbarnn cannot differentiate PyTorch's {name} of traced values; {hints.in_place_of(name)}")
         raise traced[0]._no_numpy(name, "PyTorch")
 
     def __getattr__(self, name):

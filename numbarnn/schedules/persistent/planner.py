@@ -92,7 +92,8 @@ def _best_launch(problem, profile, first, last, backward, given=False):
 
 
 def _alike(problem, first, last):
-    """Return layers with the same tiling as [first, last): if all have one size, as many from the first on."""
+    """Return (first, last) of layers that are tiled like [first, last): (0, last - first) if all layers have one size,
+    so that the caches hit."""
     return (0, last - first) if len(set(problem.hidden_sizes)) == 1 else (first, last)
 
 
