@@ -117,7 +117,7 @@ def proj_size(value, cell, sizes):
         raise ValueError(f"proj_size is for the LSTM, a {cell.name} has no projection: leave it out")
     if width >= min(sizes):
         raise ValueError(
-            f"proj_size must be smaller than every hidden size, but is {width}; the smallest hidden_size is {min(sizes)}"
+            f"proj_size must be smaller than every hidden size, but is {width}; the least hidden_size is {min(sizes)}"
         )
     return width
 

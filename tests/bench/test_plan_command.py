@@ -102,7 +102,7 @@ def test_options_that_do_not_go_together_are_named(cannot):
     said = cannot("plan", "--cell", "gru", "--proj-size", 4, *rest, code=2)
     assert "--proj-size is for the LSTM, a gru has no projection" in said
     said = cannot("plan", "--proj-size", 8, *rest, code=2)
-    assert "--proj-size must be smaller than every hidden size, but is 8; the smallest --hidden is 8" in said
+    assert "--proj-size must be smaller than every hidden size, but is 8; the least --hidden is 8" in said
 
 
 # ------------------------------------------------------------------------------------------------------- the picture
