@@ -102,10 +102,8 @@ def check_weights(network, weights):
         )
 
 
-def gradients_of(weights, dw, needed):
+def gradients_of(network, weights, dw, needed):
     """Return views of the flat gradient, one for each weight; None for those that are not needed."""
-    views, first = [], 0
-    for weight, is_needed in zip(weights, needed, strict=True):
-        view, first = dw.narrow(0, first, weight.numel()) if is_needed else None, first + weight.numel()
-        views.append(view.view(weight.shape) if is_needed and weight.dim() > 1 else view)
-    return views
+    if is_flat(weights):
+        return [dw if needed[0] else None]
+    return [dw.as_strided(*place) if one else None for one, place in zip(needed, network.places, strict=True)]

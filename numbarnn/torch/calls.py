@@ -202,7 +202,7 @@ class Recurrence(torch.autograd.Function):
             ctx.unsaved = None
         *results, dw = results
         results = [one if needed else None for one, needed in zip(results, (needs_x, needs_hx, needs_cx), strict=True)]
-        return None, *results, *gradients_of(weights, dw, needs_weights)
+        return None, *results, *gradients_of(network, weights, dw, needs_weights)
 
 
 # `apply` without its work for calls under functorch's transformations, which do not come here.

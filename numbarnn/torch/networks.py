@@ -75,7 +75,8 @@ class Network:
     Attributes:
         stack: the `Stack` in float32 on the CPU, for sizes and options.
         key: text that identifies what the network computes.
-        space: the `WeightSpace` of the parameters. parts: its `Parameter`s, in the flat buffer's order.
+        space: the `WeightSpace` of the parameters. parts: its `Parameter`s, in the flat buffer's order;
+            places: their shapes, strides and offsets.
         size: number of elements of the flat buffer. draws: whether training draws random numbers.
         private: N, cell states besides h. remembers: whether `Computation.again` may repeat calls.
     """
@@ -87,6 +88,7 @@ class Network:
         self.stack.engine.join_pytorch(torch.get_num_threads)
         self.split, self.space = split, self.stack.space.split() if split else self.stack.space
         self.parts, self.size = self.space.parameters, self.space.size
+        self.places = [(part.shape, (*part.shape[1:], 1)[: len(part.shape)], part.offset) for part in self.parts]
         quiet = without_chance(self._cell)
         self.draws = quiet is not self._cell or (self.stack.dropout > 0 and self.stack.num_layers > 1)
         self.private = self.stack.cell.num_private

@@ -126,7 +126,7 @@ def _backward(ctx, dy, dhy, dcy, d_states, _):
     options = ctx.network, steps, batch, flags, needs_x, list(needs)
     dx, dhx, dcx, dw = torch.ops.numbarnn.rnn_backward(*gradients, x, weights, reserve, seed, *options)
     dx, dhx, dcx = dx if needs_x else None, dhx if needs_hx else None, dcx if needs_cx else None
-    return dx, dhx, dcx, gradients_of(weights, dw, needs), *[None] * 7
+    return dx, dhx, dcx, gradients_of(network, weights, dw, needs), *[None] * 7
 
 
 def _refuse(ctx, *_):
