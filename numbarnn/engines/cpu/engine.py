@@ -20,7 +20,7 @@ from numbarnn.programs.backward import EVERY_ROW
 # Multiply-adds below which a product runs on one thread: waking the others takes tens of microseconds.
 SERIAL_WORK = 3_000_000
 # Threads share units only if all steps, and one step, have at least so many multiply-adds: they meet in each step.
-SERIAL_STEPS, SERIAL_STEP = 3_000_000, 180_000
+SERIAL_STEPS, SERIAL_STEP = 700_000, 180_000
 SERIAL_SHARE = 800_000  # multiply-adds of a step below which threads do not meet several times in it
 PACKED_FROM, PACKED_BACK_FROM = 32, 8  # rows of all steps from which packing weights pays, forward and backward
 ROWS_OF_THREAD = 4  # sequences per thread from which threads share sequences, not units

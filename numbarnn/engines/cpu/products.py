@@ -36,6 +36,9 @@ from numbarnn.engines.cpu.vectors import bytes_of, numbers_at, own_numbers
 UNITS = 16  # slices of units start at multiples of this: one 64-byte line of float32
 SMALL_PRODUCT = 1_000_000  # m n k up to which OpenBLAS has other kernels on some processors, which add up otherwise
 SMALL_OUT = 1200  # m n up to which it has them for a bᵀ
+# Columns below which OpenBLAS gets so few rows at a time that it uses these kernels, which copy no matrix first:
+# training (50,32,128,2) takes .9 of the time. The second number holds for at most KC rows or terms.
+NARROW, NARROW_OF_FEW = 176, 320
 KC = 128  # terms of an accumulation block; 384 gave up to 6x PyTorch's rounding error in dR on AVX-512
 FEW_TERMS = 3  # terms up to which `_few_terms` multiplies
 ROWS_ALIKE = 12  # rows (float64: twice as many) of OpenBLAS's block: a cut at a multiple changes no row's bits
@@ -103,18 +106,22 @@ def _multiply(zero, at):
         _few_terms(zero, at)
         return
     lda, ldb, ldc = max(1, at.a_row // item), max(1, at.b_row // item), max(1, at.out_row // item)
-    transpose_a, transpose_b, blocks = at.transpose_a != 0, at.transpose_b != 0, _k_blocks(at)
-    for number in range(blocks):
-        k, end = slice_of_piece(at.terms, number, blocks)
-        a, b = at.a + (k * lda if transpose_a else k) * item, at.b + (k if transpose_b else k * ldb) * item
-        adds = at.add != 0 or k > 0
-        _blas(zero, transpose_a, transpose_b, at.rows, at.columns, end - k, a, lda, b, ldb, adds, at.out, ldc)
+    transpose_a, transpose_b, blocks, m = at.transpose_a != 0, at.transpose_b != 0, _k_blocks(at), 0
+    while m < at.rows:
+        rows = min(at.rows - m, at.call_rows)
+        rows += at.rows - m == rows + 1  # one row alone would be multiplied in another order
+        for number in range(blocks):
+            k, end = slice_of_piece(at.terms, number, blocks)
+            a = at.a + (k * lda + m if transpose_a else m * lda + k) * item
+            b, out, adds = at.b + (k if transpose_b else k * ldb) * item, at.out + m * at.out_row, at.add or k > 0
+            _blas(zero, transpose_a, transpose_b, rows, at.columns, end - k, a, lda, b, ldb, adds, out, ldc)
+        m += rows
 
 
 # ------------------------------------------------------------------------------------------ parts of a product
 # A product has as many parts as threads, and its bits must not depend on the parts. OpenBLAS's order of additions
 # depends on where the last columns are, on rows modulo ROWS_ALIKE, and on whether a product is small. So parts are cut
-# at multiples of ROWS_ALIKE, and no part is small, nor one row, unless the whole is.
+# at multiples of ROWS_ALIKE, and no part is small, nor one row, unless the whole is. Or all parts are small.
 @plain
 def _k_blocks(at):
     """Return the number of blocks of terms of a `records.Product`: at least one, each of at most KC terms."""
@@ -124,7 +131,7 @@ def _k_blocks(at):
 @plain
 def _least_rows(whole, has_small):
     """Return the least rows of a part: enough that OpenBLAS does not treat it as small when the whole is not."""
-    if has_small == 0:
+    if has_small == 0 or whole.call_rows < whole.rows:
         return 2
     if whole.transpose_b:
         return SMALL_OUT // max(1, whole.columns) + 2
@@ -153,7 +160,7 @@ def _multiply_piece(zero, address, number, piece, work):
     at.transpose_a, at.transpose_b, at.add = whole.transpose_a, whole.transpose_b, whole.add
     least = _least_rows(whole, work.has_small)
     first, last = share_of_product(whole.rows, ROWS_ALIKE * item // 4, least, piece, work.pieces)
-    at.rows = last - first
+    at.rows, at.call_rows = last - first, whole.call_rows
     at.a += number * whole.a_next + first * (item if whole.transpose_a else whole.a_row)
     at.b += number * whole.b_next
     at.out += number * whole.out_next + first * whole.out_row
@@ -358,11 +365,15 @@ class ProductParts:
 
 def _product(out, a, b, transpose_a, transpose_b, add):
     """Return a `records.Product`: out (rows, columns) = op(a) op(b), or +=."""
-    rows, columns = out.shape
+    (rows, columns), terms = out.shape, a.shape[0 if transpose_a else 1]
+    is_narrow = columns < (NARROW_OF_FEW if min(rows, terms) <= KC else NARROW)
+    call_rows, alike = rows, ROWS_ALIKE * out.itemsize // 4
+    if is_narrow and columns and not transpose_b and openblas.has_small_kernels():  # small, even with a row more
+        call_rows = (SMALL_PRODUCT // (columns * KC) - 1) // alike * alike or rows
     return Product(
-        rows=rows, columns=columns, terms=a.shape[0 if transpose_a else 1], a=address(a), a_row=row_bytes(a),
-        b=address(b), b_row=row_bytes(b), out=address(out), out_row=row_bytes(out), transpose_a=transpose_a,
-        transpose_b=transpose_b, add=add,
+        rows=rows, columns=columns, terms=terms, a=address(a), a_row=row_bytes(a), b=address(b), b_row=row_bytes(b),
+        out=address(out), out_row=row_bytes(out), transpose_a=transpose_a, transpose_b=transpose_b, add=add,
+        call_rows=call_rows,
     )  # fmt: skip
 
 

@@ -65,11 +65,12 @@ Rows = _table(
 
 # out (rows, columns) = a b, or +=, over `terms` terms. With panels, `b_row` is the distance between panels, and
 # `panel_row` between two terms of one. Packing takes `units` rows of each gate's part of b, see `panels.pack_rows`. In
-# a set of such products, the matrices of the n-th are n * `.._next` bytes after those of the first.
+# a set of such products, the matrices of the n-th are n * `.._next` bytes after those of the first. OpenBLAS gets
+# `call_rows` rows at a time.
 Product = _table(
     "Product",
     "rows columns terms a a_row b b_row panel_row out out_row transpose_a transpose_b add",
-    "units first_column a_next b_next out_next",
+    "units first_column a_next b_next out_next call_rows",
 )
 
 # out (columns,) = column sums of x (rows, columns), or +=; `also` receives them too, unless it is 0.
