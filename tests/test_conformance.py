@@ -127,11 +127,11 @@ LENGTHS = dict(hidden=(6, 4), directions=2, lengths=(7, 0, 3))
     cases.Case("blend", hidden=(5, 3)),  # a stage's product, vectors
     cases.Case("ladder", dtype="float64", **LENGTHS),
 ), ids=str)  # fmt: skip
-@on_engines
-def test_weight_gradients_are_added_to_dw(engine, case):
+@pytest.mark.parametrize("engine, schedule", list(schedules()), indirect=["engine"])
+def test_weight_gradients_are_added_to_dw(engine, schedule, case):
     """What a call without dw returns, to what is there; the same bits where a schedule computes them apart."""
     problem = problems.make_problem(case)
-    layer = problem.layer(engine, schedule="stepwise")
+    layer = problem.layer(engine, schedule=schedule)
     x, dy = running.on_engine(layer.engine, [problem.x, problem.dy])
     start = np.random.default_rng(0).standard_normal(layer.weights.shape).astype(case.dtype)
 

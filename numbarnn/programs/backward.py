@@ -165,7 +165,7 @@ class Backward(Builder):
         for layer, (H, P) in enumerate(zip(p.hidden_sizes, p.output_sizes, strict=True)):
             for direction in range(p.directions):
                 place, outer = (layer, direction), (p.steps, B)
-                shared = None if self.need.again or layer in self.launched else tape.gates.get(place)
+                shared = None if self.need.again or tape.launched else tape.gates.get(place)
 
                 def new(name, shape, dtype="storage", place=place):
                     getattr(self, name)[place] = view = self.new((name, place), shape, dtype)
@@ -278,7 +278,7 @@ class Backward(Builder):
         for direction in range(self.problem.directions):
             gates, options = self.problem.cell.num_gates, {"accumulate": direction > 0}
             dax = self._columns(rows(self.dax[layer, direction][when]), layer, gates)
-            if mode == "given" and self._writes_given(layer):
+            if self._writes_given(layer):
                 continue
             if mode == "given":
                 self.emit("copy", dx[:, direction * dax.shape[1] :][:, : dax.shape[1]], dax)
@@ -385,7 +385,7 @@ class Backward(Builder):
 
     # -------------------------------------------------------------------------------------------- before and after them
     def first_copies(self):
-        """Copy the gradients of the final states to where they accumulate."""
+        """Fill R, and copy dy and the gradients of the states to where steps read or accumulate them."""
         if self.tape.recurrent is not None:  # which the reserve does not have
             self.tape.recurrent.fill(self)
         if self.copies_dy:

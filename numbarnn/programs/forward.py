@@ -46,7 +46,7 @@ class ForwardSpec(NamedTuple):
         return self._replace(hx=None, cx=None, fill="0.0")
 
 
-def tape_buffers(problem, launched=frozenset()):
+def tape_buffers(problem, launched=False):
     """Yield (name, shape, dtype) of the buffers that steps fill. In training they form the reserve, which backward
     reads.
 
@@ -69,12 +69,12 @@ def tape_buffers(problem, launched=frozenset()):
             place = layer, direction
             if p.training and cell.num_saved:
                 yield ("gates", place), (T, B, max(cell.num_saved, cell.num_gates) * H), "storage"
-            steps = T if p.training or layer in launched else 1
+            steps = T if p.training or launched else 1
             if cell.num_products:  # what further products multiply
                 yield ("v", place), (steps, B, cell.num_products * H), "storage"
             if cell.num_sums:  # over units
                 yield ("sums", place), (T if p.training else 1, B, cell.num_sums), "state"
-    if p.training:  # the call's error flag (`numbarnn.kernels.error_flag`), where it can fail
+    if p.training:  # the call's error flag (`numbarnn.kernels.error_flag`)
         yield "error_flag", (1,), "int64"
 
 
@@ -82,7 +82,8 @@ class Forward(Builder):
     """Builds the forward program of a `ForwardSpec`. Backward programs start from its views.
 
     Attributes:
-        x: (T, B, I), in the order in which tasks read it. step_mask, masks, noise.
+        x: (T, B, I), in the order in which tasks read it. step_mask: what each step is. masks, noise: words from which
+            dropout and the cell draw random numbers.
         h, c, m: [layer] -> view. gates, v, sums, ax, ah, words: [layer, direction] -> view.
         hx, cx: initial states. y, hy, cy, all_states: results. Absent arrays are None, or missing in a dict.
         recurrent: the `RecurrentWeights` if steps do not multiply with the parameter R itself; else None.
@@ -338,8 +339,8 @@ class Forward(Builder):
                 self.emit("select", self.x, caller_x, self.step_mask[0, 1:-1], SKIP, 0.0)
             else:
                 self.put(self.x, caller_x)
-        for states, caller_x in ((self.h, self.hx), (self.c, self.cx))[: 1 + (problem.cell.num_private > 0)]:
-            for slot, columns, part in self._slots(states, caller_x, (0, problem.steps + 1)):
+        for states, initial in ((self.h, self.hx), (self.c, self.cx))[: 1 + (problem.cell.num_private > 0)]:
+            for slot, columns, part in self._slots(states, initial, (0, problem.steps + 1)):
                 # Zero the whole slot: its other columns may be the other direction's initial state, also zero.
                 self.emit(*(("zero", slot) if part is None else ("copy", columns, part)))
 
@@ -360,11 +361,11 @@ class Forward(Builder):
                 self.emit("copy", part, columns)
 
     def _slots(self, states, other, numbers):
-        """Yield (slot, the direction's columns of it, that direction's part of `other`) for each layer's h or c, except
-        launched layers. numbers: the number of the slot for each direction."""
+        """Yield (slot, the direction's columns of it, that direction's part of `other`) for each layer's h or c, unless
+        kernels copy them. numbers: the number of the slot for each direction."""
         directions = self.problem.directions
-        for layer, slots in states.items():
-            for direction, number in enumerate(numbers[:directions] if layer not in self.launched else ()):
+        for layer, slots in () if self.launched else states.items():
+            for direction, number in enumerate(numbers[:directions]):
                 slot = slots[number % len(slots)]
                 width = slot.shape[1] // directions
                 columns = slot[:, direction * width : (direction + 1) * width] if directions > 1 else slot

@@ -1,4 +1,4 @@
-"""Launch persistent kernels on a call's arrays: the task "launch" of the persistent schedule."""
+"""Gather the arrays of persistent launches: the task "launch" of the persistent schedule."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -17,9 +17,9 @@ class LaunchArrays:
     """The arrays and settings of a launch.
 
     Attributes:
-        problem: of the call. launch: the `persistent.launch.Launch`. direction: "forward" or "backward".
+        problem: of the call. launch: the `persistent.launch.Launch`.
         arrays: the kernel's first arguments, in lists and tuples; weights and the rest follow.
-        aligned: arrays that the kernel reads in vectors, so they must start at multiples of 16 bytes.
+        aligned: callers' arrays that the kernel reads in vectors, so they must start at multiples of 16 bytes.
         weights: the array with all weights. places: (layer, direction) -> its `WeightOffsets` in that array.
         options: (step_mask, noise, masks, scale), see `schedules.persistent.tables.make_options`.
         error_flag, exits: (1,) int64: the error flag, and the number of blocks that have finished.
@@ -32,7 +32,6 @@ class LaunchArrays:
 
     problem: Any
     launch: Any
-    direction: str
     arrays: tuple
     aligned: list
     weights: Any
@@ -97,9 +96,8 @@ def _launch_arrays(program, tape, launch, arrays, aligned, clears):
     weights, places = _weights(tape)
     options = tape.step_mask, tape.noise, tape.masks, tape.scale
     tells = launch is program.final_launch
-    direction = "backward" if launch.backward else "forward"
     return LaunchArrays(
-        program.problem, launch, direction, arrays, aligned, weights, places, options, program.error_flag,
+        program.problem, launch, arrays, aligned, weights, places, options, program.error_flag,
         program.exits, program.caller, tells, tells and clears,
     )  # fmt: skip
 

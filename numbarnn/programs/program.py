@@ -124,9 +124,9 @@ class Builder:
     Attributes:
         given: name -> `View` of the buffers that the caller passes.
         constants: see `Program`.
-        launched: the layers whose steps run in persistent kernels. The kernels also copy these layers' states.
+        launched: whether persistent kernels run the steps. They also copy the states.
         exchanged: arrays through which a kernel's blocks pass numbers to each other. A job beside the first products
-            marks their elements as unwritten, because a node of a CUDA graph takes a microsecond or two.
+            marks their elements as unwritten, because each node of a CUDA graph takes .8 microseconds.
         final_launch: the last launch, which reports a failed call to the host; None without launches.
         error_flag: (1,) int64, see `numbarnn.kernels.error_flag`; None if the call cannot fail.
         clears_error_flag: whether the program first sets the flag to zero, which it does if the flag is the call's own.
@@ -137,11 +137,11 @@ class Builder:
     def __init__(self, problem, plan):
         self.problem, self.plan = problem, plan
         self.given, self.constants, self._operations, self.exchanged = {}, {}, [], []
-        self.launched, self.final_launch = plan.launched_layers, plan.final_launch
+        self.launched, self.final_launch = plan.has_launches, plan.final_launch
         self._groups = {}  # (layer, direction) -> the group of arrays that its steps work on
 
     def new(self, name, shape, dtype="storage"):
-        """Return a view of a whole new buffer, which is allocated for the call."""
+        """Return a view of a whole new buffer, which is allocated for the call if an operation uses it."""
         return View.of(name, shape, dtype_of(self.problem, dtype))
 
     def input(self, name, shape, dtype="storage"):
@@ -177,13 +177,13 @@ class Builder:
         copies wait only for steps without a later one. The others follow through the plan's needs.
         """
         plan, jobs = self.plan, []
-        if plan.has_launches:  # its operations are known at the end
+        if self.launched:  # its operations are known at the end
             jobs.append(None)
         if plan.has_steps:
             jobs.append(self._copies((), self._begin))
         before, tasks = len(jobs), [*zip(plan.tasks, plan.needs, strict=True)]
         rewrites = self.rewrites and plan.has_steps
-        steps = {n for n, (task, _) in enumerate(tasks) if rewrites or task.kind in ("steps", "launch")}
+        steps = {n for n, (task, _) in enumerate(tasks) if rewrites or task.has_steps}
         for number, (task, needs) in enumerate(tasks):
             first = (before - 1,) if number in steps and steps.isdisjoint(needs) else ()
             marks = (0,) if task.launch is not None else ()
@@ -192,7 +192,7 @@ class Builder:
         if steps:
             ends = sorted(steps.difference(*(plan.needs[number] for number in steps)))
             jobs.append(self._copies((number + before for number in ends), self.last_copies))
-        if plan.has_launches:
+        if self.launched:
             marks = tuple(Operation("mark_unwritten", (array,), {}) for array in self.exchanged)
             jobs[0] = Job("mark what blocks exchange", "marks", (), marks)
         kept = frozenset(view.name for view in (*self.result_arrays(), *self.left_arrays()))

@@ -33,7 +33,7 @@ class View:
         buffer, name: the `Buffer` and its name.
         shape, dtype, strides: as of NumPy arrays. offset: bytes from the start of the buffer.
         is_contiguous: whether its elements follow each other without gaps.
-        is_whole: whether it covers the whole buffer.
+        is_whole: whether it is the buffer itself, with its shape and dtype.
     """
 
     __slots__ = ("buffer", "dtype", "is_contiguous", "is_whole", "name", "offset", "shape", "strides")
@@ -133,7 +133,7 @@ def views_of(operands):
 
 
 def with_views(value, function):
-    """Return operands (views in tuples, lists, dicts, and groups of `kernels.step.groups`) with a function
+    """Return operands (views in tuples, lists, dicts, and groups such as `kernels.step.groups`) with a function
     applied to each view."""
     kind = type(value)
     if kind is View:

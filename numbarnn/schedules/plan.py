@@ -23,7 +23,7 @@ class Task:
     Attributes:
         kind: one of `KINDS`. layer: 0 is the first. direction: 0, 1, or `BOTH`.
         first, last: steps [first, last), in the order in which the direction runs in this pass. For `BOTH`, these are
-            times in 0 to T - 1, which run against the steps of the first direction in backward.
+            times: in backward, time 0 is the first direction's last step.
         needs: the tasks it waits for.
         launch: the `persistent.launch.Launch` of a "launch": its layers, of which `layer` is the first, and its blocks.
     """
@@ -86,8 +86,7 @@ class Plan:
     Attributes:
         schedule: name of the schedule that made it. backward: whether it is for the backward pass.
         reason: why this schedule was chosen. tasks: each task once, after those it needs.
-        concurrent: whether tasks of different lanes may run at the same time. Only other plans are prepared for small
-            calls (`numbarnn.layers.prepared`).
+        concurrent: whether tasks of different lanes may run at the same time.
     """
 
     schedule: str
@@ -127,11 +126,6 @@ class Plan:
     @cached_property
     def has_launches(self):
         return self.final_launch is not None
-
-    @cached_property
-    def launched_layers(self):
-        """Return the layers whose steps run in launches, as a frozenset."""
-        return frozenset(layer for task in self.tasks if task.launch is not None for layer in task.launch.layer_range)
 
     @cached_property
     def final_launch(self):
