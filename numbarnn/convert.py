@@ -35,7 +35,7 @@ from numbarnn import cells
 from numbarnn.common import files
 from numbarnn.layers import GRU, LSTM, RNN, Recurrent
 from numbarnn.weights import keras, onnx, onnx_cells, onnx_scan, onnx_write, safetensors, torch
-from numbarnn.weights.network import OPTIONS, agreed, describe, described_cell, infer, of_parts, package
+from numbarnn.weights.network import agreed, describe, described_cell, infer, of_parts, package
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -284,7 +284,7 @@ def to_onnx(layer: Recurrent, path: Path | None = None, *, state: bool = False, 
 def _onnx_model(layer, state, lengths):
     """Return the model of `to_onnx`, with LSTM, GRU or RNN nodes where they can express the layer."""
     custom = _custom(layer)
-    if custom or (_is_built_in(layer) and not (layer.proj_size or layer.cell_clip)):
+    if custom or (_is_built_in(layer) and not (layer.proj_size or layer.stack.cell_options)):
         return onnx_write.write(custom or _network(layer), layer.batch_first, state, lengths)
     if not (_is_built_in(layer) or hasattr(layer.stack.cell, "structure")):
         raise ValueError(f"ONNX models need a cell's equations, but cell {layer.cell} is written as functions")
@@ -311,9 +311,7 @@ def save_safetensors(layer: Recurrent, path: Path) -> None:
         return
     network = _network(layer)
     options = {"cell": network.cell, "batch_first": layer.batch_first, "dropout": layer.dropout}
-    if network.cell == "lstm":
-        options |= {"cell_clip": layer.cell_clip, "clip_propagate_nan": layer.clip_propagate_nan}
-    safetensors.write(os.fspath(path), network.parameters, options)
+    safetensors.write(os.fspath(path), network.parameters, options | network.cell_options)
 
 
 def load_safetensors(path: Path, cell: str | Cell | None = None, *, prefix: Prefix = "", **options: Any) -> Layer:
@@ -358,7 +356,7 @@ def _network(layer):
             f"layer must have one of the cells {', '.join(_CLASSES)}, got {layer.cell!r}: PyTorch and Keras have no "
             "such layer. Write it by to_onnx or save_safetensors"
         )
-    network = replace(infer(layer.state_dict(), layer.cell), cell_clip=layer.cell_clip)
+    network = replace(infer(layer.state_dict(), layer.cell), cell_options=layer.stack.cell_options)
     if layer.input_mode == "given":  # cannot be inferred from the arrays
         network = replace(network, input_mode="given", input_size=layer.input_size)
     return network
@@ -387,8 +385,8 @@ def _check_options(options, decides):
 def _described(description, arrays, cell, source, options):
     """Make a layer from `describe`'s description in a file. `options` override those of the description."""
     cell = described_cell(description, cell, source)
-    described = {name: description[name] for name in OPTIONS if name in description}
     sizes = {name: description[name] for name in ("input_size", "hidden_size")}
+    described = {name: value for name, value in description.items() if name not in ("cell", "digest", *sizes)}
     _check_options(options, f"{source} decides")
     options = {"dtype": str(next(iter(arrays.values())).dtype)} | described | options
     if cell.bias is not None:  # the equations decide

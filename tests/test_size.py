@@ -13,20 +13,20 @@ PACKAGE = Path(__file__).parent.parent / "numbarnn"
 #: Room -> (its folders and files, lines).
 ROOMS = {
     "bench": (("bench",), 5089),
-    "cells": (("cells",), 5145),
-    "kernels": (("kernels",), 4957),
-    "schedules, programs, engines, layers": (("schedules", "programs", "engines", "layers"), 14076),
+    "cells": (("cells",), 5193),
+    "kernels": (("kernels",), 4952),
+    "schedules, programs, engines, layers": (("schedules", "programs", "engines", "layers"), 14015),
     "cuda": (("cuda",), 2322),
-    "torch": (("torch",), 2778),
+    "torch": (("torch",), 2779),
     "weights and convert": (("weights", "convert.py"), 2945),
-    "compile": (("compile",), 1784),
+    "compile": (("compile",), 1783),
     "reference": (("reference",), 1100),
     "common, course, top level": (
         ("common", "course", "__init__.py", "__main__.py", "cli.py", "functional.py", "optim.py"),
         1833,
     ),
 }
-TESTS = 32842
+TESTS = 32840
 
 
 def lines_of(path):

@@ -5,13 +5,17 @@ cells from the literature.
 """
 
 from importlib import import_module
+from inspect import signature
 
-from numbarnn.cells.definition import CELLS, Cell, get
+from numbarnn.cells import lstm
+from numbarnn.cells.definition import CELL_OPTIONS, CELLS, Cell, get
 from numbarnn.cells.gru import GRU, GRU_RESET_BEFORE
 from numbarnn.cells.lstm import LSTM
 from numbarnn.cells.rnn import RNN_RELU, RNN_TANH
 
 CELLS.update((cell.name, cell) for cell in (LSTM, GRU, GRU_RESET_BEFORE, RNN_TANH, RNN_RELU))
+for name, one in signature(lstm.with_options).parameters.items():
+    CELL_OPTIONS[name] = "lstm", lstm.with_options, one.default
 
 __all__ = ["CELLS", "GRU", "GRU_RESET_BEFORE", "LSTM", "RNN_RELU", "RNN_TANH", "Cell", "get"]
 

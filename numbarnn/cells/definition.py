@@ -126,7 +126,7 @@ class Cell:
         general: whether the functions have the longer signatures.
         source: the text of generated functions, which identifies compiled code.
         layout: the parameters' names and derived weights. Default: `layout.usual`.
-        limits: (lclip, rclip, whether a NaN stays) of an LSTM that limits c; else empty.
+        varied_by: (name, value) of each option, such as `cell_clip`, that changed a built-in cell into this one.
     """
 
     name: str
@@ -148,7 +148,7 @@ class Cell:
     general: bool = False
     source: str = ""
     layout: Layout | None = None
-    limits: tuple = ()
+    varied_by: tuple[tuple[str, Any], ...] = ()
 
     def __copy__(self):
         return self
@@ -225,6 +225,7 @@ class Cell:
 
 
 CELLS = {}  #: name -> built-in `Cell`, filled by `numbarnn.cells`
+CELL_OPTIONS = {}  #: name of an option -> (its cell's name, function that makes the variant, default); filled there too
 
 
 def get(cell: str | Cell) -> Cell:
@@ -244,3 +245,21 @@ def get(cell: str | Cell) -> Cell:
     if not isinstance(cell, str) or cell not in CELLS:
         raise ValueError(f"cell must be one of {', '.join(CELLS)} or a Cell, not {cell!r}")
     return CELLS[cell]
+
+
+def with_options(cell: str | Cell, options: dict[str, Any]) -> Cell:
+    """Return the variant of a cell with options; `cell` itself if none of them changes it.
+
+    Raises:
+        ValueError, TypeError: an option has a wrong value, or the cell does not have it.
+    """
+    cell, own, make = get(cell), {}, None
+    for name, value in options.items():
+        if name not in CELL_OPTIONS:
+            raise TypeError(f"there is no argument {name!r}")
+        owner, maker, default = CELL_OPTIONS[name]
+        if CELLS[owner] is cell:
+            own[name], make = value, maker
+        elif value != default:
+            raise ValueError(f"{name} is for the {owner.upper()}, not for a {cell.name}: leave it out")
+    return make(**own) if make else cell

@@ -88,11 +88,12 @@ def rnn_relu(x, h, p):
 
 # ------------------------------------------------------------------------------------------------- variants of the LSTM
 @cache
-def lstm_with_limits(low, high, propagate_nan):
-    """Return the cell of `numbarnn.LSTM(cell_clip=(low, high), clip_propagate_nan=propagate_nan)` as equations."""
+def lstm_with_options(cell_clip, clip_propagate_nan=True):
+    """Return `lstm.with_options`, the cell of `numbarnn.LSTM` with these options, as equations."""
+    low, high = cell_clip
 
     def limited(c):
-        if propagate_nan:
+        if clip_propagate_nan:
             return where(c < low, low, where(c > high, high, c))
         return where(c >= low, where(c > high, high, c), low)
 

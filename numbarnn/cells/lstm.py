@@ -32,6 +32,7 @@ its documentation does not give them.
 
 from functools import cache
 from math import inf
+from numbers import Real
 from types import FunctionType
 
 from numbarnn.cells.definition import Cell
@@ -98,5 +99,28 @@ def clipped(lclip, rclip, propagate_nan=True):
     functions = [
         FunctionType(one.__code__, one.__globals__ | names, one.__name__) for one in (clipped_forward, clipped_backward)
     ]
-    name, limits = "lstm_clip" + "_no_nan" * (not propagate_nan), (lclip, rclip, propagate_nan)
-    return Cell(name, LSTM.gates, LSTM.states, LSTM.saved, *functions, limits=limits)
+    varied_by = ("cell_clip", (lclip, rclip)), *([] if propagate_nan else [("clip_propagate_nan", False)])
+    name = "lstm_clip" + "_no_nan" * (not propagate_nan)
+    return Cell(name, LSTM.gates, LSTM.states, LSTM.saved, *functions, varied_by=varied_by)
+
+
+def with_options(cell_clip=None, clip_propagate_nan=True):
+    """Return the LSTM with these options of `numbarnn.LSTM`."""
+    if not isinstance(clip_propagate_nan, bool):
+        raise TypeError(f"clip_propagate_nan must be True or False, not {clip_propagate_nan!r}")
+    return LSTM if cell_clip is None else clipped(*_limits(cell_clip), clip_propagate_nan)
+
+
+def _limits(value):
+    """Return (lclip, rclip) as floats."""
+    pair = (-value, value) if _is_number(value) else value
+    if not isinstance(pair, tuple | list) or len(pair) != 2 or not all(map(_is_number, pair)):
+        raise TypeError(f"cell_clip must be None, a positive number or a pair (lclip, rclip), not {value!r}")
+    lclip, rclip = map(float, pair)
+    if not lclip < rclip:
+        raise ValueError(f"cell_clip must have lclip < rclip (a number c stands for -c and c), but is {value!r}")
+    return lclip, rclip
+
+
+def _is_number(value):
+    return isinstance(value, Real) and not isinstance(value, bool)

@@ -15,8 +15,7 @@ A plain function may consist of:
 - arithmetic, comparisons, `a if b else c`, `and`, `or`, `not`, min, max, abs, int, x.view(np.int32), functions of
     `math`;
 - calls, by position, of plain functions, of intrinsics, which write instructions themselves, and of external
-functions.
-    Names from outside the function are constants, and so are objects passed as arguments.
+    functions. Names from outside the function are constants, and so are objects passed as arguments.
 
 A name keeps the type of its first assignment inside branches and loops, and may change it outside. Anything else
 raises `NotPlain` with its file and line.

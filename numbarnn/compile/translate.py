@@ -262,12 +262,12 @@ class _Function:
         self.loop(lambda: self.test(node.test), node.body, lambda: None)
 
     def run_For(self, node):
-        call_plain = node.iter
+        loops_over = node.iter
         if node.orelse:
             self.refuse(node)
-        if not isinstance(call_plain, ast.Call) or getattr(call_plain.func, "id", None) != "range":
+        if not isinstance(loops_over, ast.Call) or getattr(loops_over.func, "id", None) != "range":
             return self.unrolled(node)
-        bounds = [self.value(one) for one in call_plain.args]
+        bounds = [self.value(one) for one in loops_over.args]
         start, stop, step = {1: lambda b: (0, *b, 1), 2: lambda b: (*b, 1), 3: tuple}[len(bounds)](bounds)
         down = isinstance(step, int) and step < 0
         at, end, step = (self.cast(one, types.intp, node.iter) for one in (start, stop, step))

@@ -39,7 +39,7 @@ class Engine(ABC):
         name: "cpu", "cuda" or "sim".
         array_module: numpy or cupy.
         device: description of the device, for people.
-        fuses_input: whether `forward_steps` also multiplies x by W, so that plans have no "input" tasks.
+        fuses_input: whether `forward_steps` also multiplies x by W, so that forward plans have no "input" tasks for W.
         has_halves: whether it has arrays of float16 and bfloat16.
         records_jobs: whether `run_jobs` records a call's jobs and replays them. Every plan then runs through it, even
             one that is not concurrent.
@@ -279,7 +279,7 @@ class Engine(ABC):
         raise NotImplementedError(f"{self.name} has no persistent kernels")
 
     def run_jobs(self, make_jobs, key, arrays):
-        """Run jobs, concurrently where their needs and the engine allow.
+        """Run jobs, concurrently where their needs allow. Only engines that record jobs have it.
 
         Args:
             make_jobs: function without arguments that makes the list of `Job`s, in an order in which they may run.
@@ -287,8 +287,7 @@ class Engine(ABC):
                 may replay a recording.
             arrays: all arrays that the jobs use, made for the caller's stream; kept until the work is done.
         """
-        for job in make_jobs():
-            job.bind()()
+        raise NotImplementedError(f"{self.name} records no jobs")
 
 
 def entry_of(operands, number):

@@ -1,1 +1,1 @@
-"""CUDA kernels: every step but the matrix products, and how kernels are compiled and launched."""
+"""CUDA kernels: the steps of cells, persistent kernels for whole calls, and operations on arrays."""

@@ -120,7 +120,7 @@ def run_forward(call, plan, x, hx=None, cx=None, lengths=None, resets=None, fill
     run.execute()
     results = []
     for number, view in enumerate(built.results):
-        if not call.keeps or number in (1, 2) or built.rewrites:
+        if not call.keeps or number in (1, 2) or built.rewrites:  # hy and cy are not read again
             results.append(run.result(view))
         elif engine.records_jobs:  # backward reads h, and the states of each step, again
             results.append(engine.settled(allocate, f"result_{number}", run.at(view), own=True))

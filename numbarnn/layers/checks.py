@@ -6,7 +6,6 @@ from numbers import Integral, Real
 
 import numpy as np
 
-from numbarnn.cells import lstm
 from numbarnn.common.precision import DTYPES, numpy_dtype
 from numbarnn.weights import BIAS_MODES, INPUT_MODES
 
@@ -194,21 +193,6 @@ def input_mode(value, input_size, sizes, width):
             f"not {input_size}"
         )
     return value
-
-
-def cell_clip(value, cell):
-    """Return (lclip, rclip) as floats; None stays None."""
-    if value is None:
-        return None
-    if cell is not lstm.LSTM:
-        raise ValueError(f"cell_clip is for the LSTM, not for a {cell.name}: leave it out")
-    pair = (-value, value) if _is_number(value) else value
-    if not isinstance(pair, tuple | list) or len(pair) != 2 or not all(map(_is_number, pair)):
-        raise TypeError(f"cell_clip must be None, a positive number or a pair (lclip, rclip), not {value!r}")
-    lclip, rclip = map(float, pair)
-    if not lclip < rclip:
-        raise ValueError(f"cell_clip must have lclip < rclip (a number c stands for -c and c), but is {value!r}")
-    return lclip, rclip
 
 
 def keeps_states(stack, requested):

@@ -9,6 +9,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Literal, TypeVar, overload
 
 from numbarnn.cells import Cell, get
+from numbarnn.cells.definition import CELL_OPTIONS
 from numbarnn.common.typing import Options
 from numbarnn.layers import checks
 from numbarnn.layers.recurrent import Recurrent
@@ -103,7 +104,7 @@ _Make = TypeVar("_Make", bound=Callable[..., None])
 
 def _known_arguments(make: _Make) -> _Make:
     """Let an `__init__` suggest the right name for an unknown argument, and let `help` show what `**options` takes."""
-    known = _names(make) | _names(Recurrent.__init__) | _names(Stack.__init__) - {"cell"}
+    known = _names(make) | _names(Recurrent.__init__) | (_names(Stack.__init__) | set(CELL_OPTIONS)) - {"cell"}
 
     @wraps(make)
     def checked(self, *arguments, **options):
@@ -167,6 +168,9 @@ class LSTM(Recurrent):
         arguments = input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional
         clip = {"cell_clip": cell_clip, "clip_propagate_nan": clip_propagate_nan}
         super().__init__(*arguments, proj_size=proj_size, **clip, **options)
+
+    cell_clip = property(lambda self: self.stack.cell_options.get("cell_clip"), doc="(lclip, rclip), or None.")
+    clip_propagate_nan = property(lambda self: self.stack.cell_options.get("clip_propagate_nan", True), doc="A bool.")
 
 
 class GRU(Recurrent):

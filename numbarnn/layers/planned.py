@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from numbarnn.layers.calls import BackwardCall, Call, ForwardCall, run_forward
 from numbarnn.layers.checkpointed import CheckpointedBackward, CheckpointedForward
-from numbarnn.layers.prepared import COPIED, NUMPY, SMALL_WEIGHTS, PreparedForward, is_small
+from numbarnn.layers.prepared import COPIED, NUMPY, SMALL_WEIGHTS, PreparedForward, is_small, kind_of_call
 from numbarnn.layers.sequences import EVERY_STEP, Packing
 from numbarnn.programs.backward import ALL, ResultGrads
 from numbarnn.programs.checkpoints import checkpoint_buffers, segments_of
@@ -46,7 +46,7 @@ class Shape(NamedTuple):
     from_zero: bool = False
 
     def fields(self):
-        """Return those that a `Problem` has."""
+        """Return the fields that a `Problem` has too, as a dict: all but `from_zero`."""
         return {name: value for name, value in self._asdict().items() if name != "from_zero"}
 
 
@@ -73,10 +73,11 @@ class Tape:
     Attributes:
         stack: the `Stack` that made it. weights, x: the caller's arrays; backward reads the copies in `forward.arrays`,
             so that a change of these changes no gradient.
-        calls: the `PlannedCalls`. forward: the `ForwardCall`. backward: the backward call, once it has run.
+        calls: the `PlannedCalls`. forward: the `ForwardCall`. backward: the backward call, if it left the parameters'
+            gradients to `backward_weights`.
         used: whether backward has overwritten the saved gates. packing: the positions of a packed x's elements, or
             None.
-        dw: the gradients of all parameters, after a backward that makes an array for them.
+        dw: the gradients of all parameters, after a backward that computes them.
         insides: the `Insides` of a call that recorded values. has_side: whether side inputs were passed by name.
         prepared: the `PreparedForward` that ran forward, or None. It is given back when the tape is freed.
     """
@@ -123,7 +124,6 @@ class PlannedCalls:
         self._plans, self.forward_plan = {}, None if self.has_checkpoints else self.schedule.plan_forward(problem)
         prepares = is_small(problem) and not self.has_checkpoints and not self.forward_plan.concurrent
         self._pool = stack.prepared if prepares else None
-        self._kind = problem.x_shape, training, shape.batch_major, shape.from_zero
 
     def call(self, weights, seed=0, number=0, keeps=False):
         read = self._weights.of(weights)
@@ -218,7 +218,8 @@ class PlannedCalls:
         if self._pool is None:
             return None
         hx, cx = state
-        kind = *self._kind, type(hx), type(cx), self.engine.num_threads
+        shape = self.problem.x_shape
+        kind = kind_of_call(shape, self.training, self.shape.batch_major, self.shape.from_zero, hx, cx, self.engine)
         prepared = self._pool.find(kind, weights)
         if prepared is None and not (keeps and weights.nbytes > COPIED):
             call = self.call(weights, keeps=keeps)
@@ -226,7 +227,8 @@ class PlannedCalls:
         return prepared
 
     def begun(self):
-        """Return a context for a call's work, in which the engine's device is the current one."""
+        """Return a context for a call's work, in which the engine's device is the current one. Raise RuntimeError if an
+        earlier call failed, or if the caller is capturing a CUDA graph."""
         self.engine.raise_if_failed()
         with self.engine.activate():
             self.engine.require_no_capture()

@@ -17,8 +17,8 @@ from numbarnn.layers.calls import ForwardCall
 from numbarnn.programs.backward import ResultGrads, backward, backward_spec
 from numbarnn.programs.states import named_arrays, with_each
 
-SMALL = 1 << 20  # bytes of a call's largest arrays up to which it is prepared: of larger ones binding is below 5 %
-SMALL_WEIGHTS = 1 << 17  # weights up to which backward is prepared: it copies their gradients out
+SMALL = 1 << 20  # bytes of a call's largest arrays up to which it is prepared: larger calls bind in 5 % of their time
+SMALL_WEIGHTS = 1 << 17  # number of weights up to which backward is prepared: it copies their gradients out
 COPIED = 1 << 22  # bytes of weights up to which a training call is prepared: it keeps a copy of them
 KEPT = 32  # prepared calls that a stack of layers keeps while nobody uses them
 
@@ -36,6 +36,11 @@ class CallersArrays(NamedTuple):
 
 
 NUMPY = CallersArrays(lambda array: array, lambda own: partial(np.copyto, own))
+
+
+def kind_of_call(shape, training, batch_major, from_zero, hx, cx, engine):
+    """Return a hashable key that distinguishes a `PreparedForward` from others of its stack."""
+    return shape, training, batch_major, from_zero, type(hx), type(cx), engine.num_threads
 
 
 class PreparedCalls(list):
@@ -62,7 +67,7 @@ class PreparedForward:
 
     Args:
         call: the `Call`. plan: of the pass. state: (hx, cx) in the form of later calls. arrays: the `CallersArrays`.
-        pool: the `PreparedCalls` to return it to. kind: a hashable key that distinguishes it there from other calls.
+        pool: the `PreparedCalls` to return it to. kind: its `kind_of_call`.
 
     Attributes:
         tape: the `ForwardCall`. weights: the flat buffer that it reads, or copies in each run if the call keeps
@@ -76,7 +81,6 @@ class PreparedForward:
         if call.keeps:
             self._kept = np.empty_like(self.weights)
             read = read.of_copy(self._kept)
-        self._derived = read.derived
         built = call.built(plan, *state)
         prepared = Prepared(call.engine, built.program, read.arrays() | _named(("x", "hx", "cx"), self._own))
         self.tape = ForwardCall(call, built, read, prepared.arrays)
@@ -105,8 +109,7 @@ class PreparedForward:
         return x.dtype == self._own[0].dtype
 
     def _run(self):
-        if self._derived is not None:
-            self._derived.derive()
+        self.tape.read.derive()
         for function in self._functions:
             function()
 
@@ -156,7 +159,7 @@ class PreparedForward:
 
 
 class PreparedBackward:
-    """The backward call of a `PreparedForward`, also with its own arrays. Arguments as in `BackwardCall`."""
+    """The backward call of a `PreparedForward`, also with its own arrays; arrays: their `CallersArrays`."""
 
     def __init__(self, tape, plan, need, gradients, arrays):
         inputs = _like(gradients, arrays)

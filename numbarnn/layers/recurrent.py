@@ -53,10 +53,10 @@ class Recurrent:
         hidden_size: H, or the tuple of all layers' sizes if they differ; hidden_sizes is always the tuple.
         bias_mode: "double", "none", "input" or "recurrent".
         cell, engine, dtype, device, input_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size,
-            input_mode, cell_clip, clip_propagate_nan, checkpoint_every: the arguments.
+            input_mode, checkpoint_every: the arguments.
     """
 
-    _cell = None  # the cell's name, set by the public classes
+    _cell = None  # a cell's name or a `Cell`, set by the public classes
 
     def __init__(
         self, input_size: int, hidden_size: Sizes, num_layers: int | None = None, bias: Bias = True,
@@ -119,8 +119,6 @@ class Recurrent:
     bias_mode = property(lambda self: self.stack.bias_mode, doc='"double", "none", "input" or "recurrent".')
     bias = property(lambda self: self.bias_mode != "none", doc="Whether there are biases.")
     proj_size = property(lambda self: self.stack.proj_size, doc="P; 0 without projection.")
-    cell_clip = property(lambda self: self.stack.cell_clip, doc="(lclip, rclip), the limits of c, or None.")
-    clip_propagate_nan = property(lambda self: self.stack.clip_propagate_nan, doc="Whether a NaN in c stays NaN.")
     input_mode = property(lambda self: self.stack.input_mode, doc='"linear", "skip" or "given".')
     dropout = property(lambda self: self.stack.dropout, doc="Dropout probability between layers.")
     checkpoint_every = property(lambda self: self.stack.checkpoint_every, doc="k, see the argument, or None.")
@@ -151,8 +149,7 @@ class Recurrent:
         if self.stack.cell.bias is None:  # else the equations say
             options += {"double": [], "none": ["bias=False"]}.get(self.bias_mode, [f"bias={self.bias_mode!r}"])
         options += [f"proj_size={self.proj_size}"] if self.proj_size else []
-        options += [f"cell_clip={self.cell_clip}"] if self.cell_clip else []
-        options += [] if self.clip_propagate_nan else ["clip_propagate_nan=False"]
+        options += [f"{name}={value!r}" for name, value in self.stack.cell_options.items()]
         options += [] if getattr(self, "reset_after", True) else ["reset_after=False"]
         options += [f"input_mode={self.input_mode!r}"] if self.input_mode != "linear" else []
         options += [f"dropout={self.dropout}"] if self.dropout else []
@@ -174,7 +171,7 @@ class Recurrent:
                 directions, each state has shape (L*D, B, H); h has shape (L*D, B, P) if it is projected. If layer sizes
                 differ, pass a list with one array (D, B, H) per layer. None is zero.
             lengths: the number of steps of each sequence, (B,) ints from 0 to T in any order, on the host. x beyond a
-                length is never read, and the second direction starts at the sequence's last step. None: all are T.
+                length is never used, and the second direction starts at the sequence's last step. None: all are T.
             resets: bools (T, B), or (B, T) with `batch_first`. True restarts sequence b at step t: neither direction
                 carries a state across the boundary before step t.
             padding_value: value of y beyond a sequence's length.
@@ -318,7 +315,7 @@ class Recurrent:
             raise ValueError("dw must be None without 'weights' in need: nothing would be added to it")
         apart = checks.flag(per_sequence, "per_sequence") and "weights" in wanted
         needs = Need("x" in wanted, "weights" in wanted, checks.flag(retain, "retain"), by_sequence=apart)
-        if apart and (dw is not None or (tape.calls is not None and tape.calls.has_checkpoints)):
+        if apart and (dw is not None or tape.calls.has_checkpoints):
             conflict = "dw: pass dw=None" if dw is not None else "checkpoint_every: make the layer without it"
             raise ValueError(f"per_sequence cannot go with {conflict}")
         problem, packing = tape.forward.problem, tape.packing

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from numbarnn import cells, engines, schedules
+from numbarnn.cells.definition import with_options
 from numbarnn.common.forks import freed_in_forks
 from numbarnn.common.precision import is_half, known_dtype
 from numbarnn.layers import checks
 from numbarnn.layers.kernel_weights import KernelWeights
 from numbarnn.layers.planned import LATER, NEW, PlannedCalls, Shape, Tape
-from numbarnn.layers.prepared import NUMPY, PreparedCalls, PreparedForward
+from numbarnn.layers.prepared import NUMPY, PreparedCalls, PreparedForward, kind_of_call
 from numbarnn.layers.sequences import EVERY_STEP
 from numbarnn.layers.widened import Widened
 from numbarnn.programs.backward import ALL, ResultGrads
@@ -40,6 +41,7 @@ class Stack:
     is a non-negative int below 2^64.
 
     Attributes:
+        cell, cell_options: the `Cell`, and {name: value} of the options that changed it, such as `cell_clip`.
         hidden_sizes, output_sizes: for each layer, H, and the width of its h (H, or P with projection).
         widths, output_widths: for each layer, the same sizes on engines. They are larger if another state has more
             units than h: engines give h and all states of a layer the width of the widest.
@@ -52,15 +54,11 @@ class Stack:
         self, cell: str | cells.Cell, input_size: int, hidden_size: Sizes, num_layers: int | None = None,
         bias: Bias = True, dropout: float = 0.0, bidirectional: bool = False, dtype: str = "float32",
         device: Any = "auto", schedule: str = "auto", seed: int = 0, allow_tf32: AllowTF32 = False, *,
-        proj_size: int = 0, input_mode: str = "linear", cell_clip: float | tuple[float, float] | None = None,
-        clip_propagate_nan: bool = True, checkpoint_every: int | None = None,
+        proj_size: int = 0, input_mode: str = "linear", checkpoint_every: int | None = None, **cell_options: Any,
     ) -> None:  # fmt: skip
-        arguments = {name: value for name, value in locals().items() if name != "self"}
-        self.cell = cells.get(cell)
-        self.cell_clip = checks.cell_clip(cell_clip, self.cell)
-        self.clip_propagate_nan = checks.flag(clip_propagate_nan, "clip_propagate_nan")
-        if self.cell_clip:
-            self.cell = cells.lstm.clipped(*self.cell_clip, self.clip_propagate_nan)
+        arguments = {name: value for name, value in locals().items() if name not in ("self", "cell_options")}
+        arguments |= cell_options
+        self.cell = with_options(cell, cell_options)
         self.input_size = checks.positive_int(input_size, "input_size")
         self.hidden_sizes = checks.hidden_sizes(hidden_size, num_layers)
         self.num_layers = len(self.hidden_sizes)
@@ -88,6 +86,8 @@ class Stack:
         self.checkpoint_every = checks.checkpoint_every(checkpoint_every)
         self._arguments = arguments | {"num_layers": None, "hidden_size": self.hidden_sizes, "dtype": self.dtype}
         self._derive()
+
+    cell_options = property(lambda self: dict(self.cell.varied_by))
 
     def _derive(self):
         """Set the attributes that follow from the arguments."""
@@ -229,7 +229,7 @@ class Stack:
     def infer_again(self, x, hx, cx, weights, batch_major):
         """Return [y, hy, cy] if an earlier call with arguments of the same form was prepared, else None. This skips the
         checks of arguments, which take as long as a small call."""
-        kind = x.shape, False, batch_major, hx is None, type(hx), type(cx), self.engine.num_threads
+        kind = kind_of_call(x.shape, False, batch_major, hx is None, hx, cx, self.engine)
         prepared = self.prepared.find(kind, weights)
         if prepared is None:
             return None
@@ -278,9 +278,8 @@ class Stack:
         with calls.begun():
             tape.used = not need.again
             work = calls.go_back(tape.forward, ResultGrads(dy, dhy, dcy, d_states), need, dw, prepared)
-        if prepared is not None or later or need.again or calls.has_checkpoints:
-            tape.backward = work
-        else:
+        tape.backward = work if later else None
+        if not (prepared is not None or later or need.again or calls.has_checkpoints):
             tape.forward.arrays = {}  # a tape that is used up takes no memory
         tape.dw = work.dw
         return work.results

@@ -40,7 +40,7 @@ class Problem:
         checkpoint_every: k, if training keeps only the states of every k-th step; 0: it keeps all that backward reads.
         segment_of: number of steps of the call that contains this segment; 0 for a whole call. Segments pass cell
             states and gradients of states to each other in `state_dtype`.
-        flat_size: only for keys: size of the buffer of all weights if it has other layers too, else 0.
+        flat_size: for keys alone: size of the buffer of all weights if it has other layers too, else 0.
         copied: `copied_gates` of a segment that has only some of the layers; None: they follow from the other
             attributes.
     """
@@ -105,7 +105,7 @@ class Problem:
 
     @cached_property
     def input_products(self):
-        """The layers whose x Wᵀ is a separate task: all, or if steps compute it only a first layer without W."""
+        """The layers whose x Wᵀ is a separate task: if steps multiply x, only a layer 0 without W; else all."""
         return range(int(self.input_mode in WITHOUT_W) if self.fuses_input else self.layers)
 
     @cached_property

@@ -10,11 +10,11 @@ from numbarnn.schedules.base import Schedule
 from numbarnn.schedules.plan import BOTH, Plan, Task, covering, weight_tasks, with_times
 
 NAME = "stepwise"
-REASON = "one input product per layer, then for each step its products, each with a pointwise kernel; runs any size"
+REASON = "layer after layer, and step after step, each with its products and its cell; runs any size"
 
 
 class SizedSchedule(Schedule):
-    """A schedule that runs every problem, with plans that depend on layers, directions, steps and dropout alone.
+    """A schedule for every problem, with plans that depend on layers, directions, steps, dropout and `input_products`.
 
     Args:
         name: of the schedule.

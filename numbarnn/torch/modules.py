@@ -17,6 +17,7 @@ from torch.nn import Module
 from torch.nn.utils.rnn import PackedSequence
 
 from numbarnn import cells
+from numbarnn.cells.definition import CELL_OPTIONS
 from numbarnn.layers.checks import flag, keeps_states, side_by_name
 from numbarnn.layers.sequences import NO_PADDING_VALUE
 from numbarnn.programs.states import with_each
@@ -43,8 +44,8 @@ if TYPE_CHECKING:
 
 # Options that torch.nn does not have, with their defaults.
 _BESIDES = {
-    "reset_after": True, "cell_clip": None, "clip_propagate_nan": True, "input_mode": "linear", "schedule": "auto",
-    "allow_tf32": False, "checkpoint_every": None, "split": False,
+    "reset_after": True, "input_mode": "linear", "schedule": "auto", "allow_tf32": False, "checkpoint_every": None,
+    "split": False, **{name: default for name, (*_, default) in CELL_OPTIONS.items()},
 }  # fmt: skip
 _OF_STACKS = [name for name in _BESIDES if name != "reset_after"]  # which is another cell
 
@@ -94,10 +95,8 @@ class Recurrent(Computed, torch.nn.RNNBase):
         self, cell: Cell, input_size: int, hidden_size: Sizes, num_layers: int = 1, bias: Bias = True,
         batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, proj_size: int = 0,
         device: Any = None, dtype: torch.dtype | None = None, *,
-        input_mode: Literal["linear", "skip", "given"] = "linear",
-        cell_clip: float | tuple[float, float] | None = None, clip_propagate_nan: bool = True, schedule: str = "auto",
-        allow_tf32: AllowTF32 = False, checkpoint_every: int | None = None,
-        split: bool = False,
+        input_mode: Literal["linear", "skip", "given"] = "linear", schedule: str = "auto",
+        allow_tf32: AllowTF32 = False, checkpoint_every: int | None = None, split: bool = False, **cell_options: Any,
     ) -> None:  # fmt: skip
         Module.__init__(self)  # not RNNBase's, which makes parameters of the four modes that it knows
         checks.options(bias, batch_first, dropout, checks.layers_of(hidden_size, num_layers))
@@ -107,8 +106,11 @@ class Recurrent(Computed, torch.nn.RNNBase):
         self.input_size, self.hidden_size, self.proj_size = input_size, hidden_size, proj_size
         self.num_layers = checks.layers_of(hidden_size, num_layers)
         self.bias, self.batch_first, self.dropout, self.bidirectional = bias, batch_first, float(dropout), bidirectional
-        self.input_mode, self.cell_clip, self.clip_propagate_nan = input_mode, cell_clip, clip_propagate_nan
-        self.schedule, self.allow_tf32, self.checkpoint_every = schedule, allow_tf32, checkpoint_every
+        if unknown := [name for name in cell_options if name not in CELL_OPTIONS]:
+            raise TypeError(f"{type(self).__name__}.__init__() got an unexpected keyword argument {unknown[0]!r}")
+        vars(self).update({name: _BESIDES[name] for name in _OF_STACKS} | cell_options)
+        self.input_mode, self.schedule = input_mode, schedule
+        self.allow_tf32, self.checkpoint_every = allow_tf32, checkpoint_every
         self.split = flag(split, "split")
         self._set_up()
         for name, shape in self._computation.shapes.items():
@@ -198,7 +200,7 @@ class Recurrent(Computed, torch.nn.RNNBase):
 
     def _is_torchs(self):
         """Return whether torch.nn has a module that computes the same."""
-        besides = ("reset_after", "cell_clip", "input_mode", "split")  # the others change no result
+        besides = ("reset_after", "input_mode", "split", *CELL_OPTIONS)  # the others change no result
         usual = all(getattr(self, name, _BESIDES[name]) == _BESIDES[name] for name in besides)
         return usual and isinstance(self.bias, bool) and isinstance(self.hidden_size, int)
 
@@ -236,7 +238,7 @@ class Recurrent(Computed, torch.nn.RNNBase):
                 (L*D, B, H), or (L*D, H) for one sequence. A projected h has P features. If layers' sizes differ, each
                 is a list of one (D, B, H) per layer. None is zero.
             lengths: number of steps of each sequence, (B,) ints from 0 to T in any order; a list, or a tensor on any
-                device. The second direction starts at a sequence's own last step; x beyond it is never read.
+                device. The second direction starts at a sequence's own last step; x beyond it is never used.
             resets: bools (T, B), or (B, T) with `batch_first` unless x is packed. True restarts sequence b from a state
                 of zeros at step t.
             padding_value: value of y beyond a sequence's length.
@@ -353,7 +355,7 @@ class RecurrentCell(Recurrent):
         self, cell: Cell, input_size: int, hidden_size: int, bias: Bias = True, proj_size: int = 0, device: Any = None,
         dtype: torch.dtype | None = None, **more: Any,
     ) -> None:  # fmt: skip
-        others = ("cell_clip", "clip_propagate_nan", "input_mode", "schedule", "allow_tf32", "split")
+        others = (*CELL_OPTIONS, "input_mode", "schedule", "allow_tf32", "split")
         if unknown := [name for name in more if name not in others]:
             raise TypeError(
                 f"RecurrentCell has no {unknown[0]}: it runs one step of one layer; its options are {others}"
@@ -466,8 +468,7 @@ def _show_arguments():
     for module in (LSTM, GRU, RNN):
         signature = inspect.signature(module.__init__)
         own = [one for one in signature.parameters.values() if one.name != "more"]
-        known = {"cell_clip", "clip_propagate_nan", *(one.name for one in own)}
-        others = [one for one in of_any if one.kind is one.KEYWORD_ONLY and one.name not in known]
+        others = [one for one in of_any if one.kind is one.KEYWORD_ONLY]
         module.__init__.__signature__ = signature.replace(parameters=[*own, *others])
 
 

@@ -6,7 +6,7 @@ description (`describe`): the cell's name and a digest of its equations, which c
 """
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import import_module
 from typing import Any
@@ -22,10 +22,8 @@ from numbarnn.weights import space
 from numbarnn.weights.space import WeightSpace, parameter_name
 
 # a layer's options in its description, and defaults that are left out
-OPTIONS = ("bias", "bidirectional", "batch_first", "dropout", "proj_size", "input_mode", "cell_clip",
-           "clip_propagate_nan")  # fmt: skip
-_DEFAULTS = {"proj_size": 0, "input_mode": "linear", "cell_clip": None, "clip_propagate_nan": True}
-UNUSUAL = {"cell_clip": "clip of the cell state", "proj_size": "projection"}  # options that few formats know
+OPTIONS = ("bias", "bidirectional", "batch_first", "dropout", "proj_size", "input_mode")
+_DEFAULTS = {"proj_size": 0, "input_mode": "linear"}
 NAME = re.compile(r"(weight_ih|weight_hh|weight_hr|bias_ih|bias_hh)_l(0|[1-9]\d*)(_reverse)?")
 
 # explanation in messages that refuse to convert one form of the GRU to the other
@@ -42,7 +40,8 @@ class NetworkData:
 
     Attributes:
         cell: the cell's name, or an `onnx_cells.Kind`. parameters: PyTorch's name -> array, in a state dict's order.
-        bias, input_mode: see `BIAS_MODES`, `INPUT_MODES`. proj_size: P, or 0. cell_clip: (lclip, rclip), or None.
+        bias, input_mode: see `BIAS_MODES`, `INPUT_MODES`. proj_size: P, or 0.
+        cell_options: name -> value of the options that change the cell.
     """
 
     cell: Any
@@ -53,7 +52,7 @@ class NetworkData:
     bias: str = "double"
     input_mode: str = "linear"
     proj_size: int = 0
-    cell_clip: tuple[float, float] | None = None
+    cell_options: dict = field(default_factory=dict)
 
     directions = property(lambda self: 2 if self.bidirectional else 1)
     like = property(lambda self: getattr(self.cell, "like", self.cell), doc="The built-in cell with the same gates.")
@@ -218,12 +217,13 @@ def completed(network, both_biases=True):
 
 
 def refuse(network, target, *known):
-    """Raise ValueError if the network has an option of `UNUSUAL` that a format does not know."""
-    for option, value in UNUSUAL.items():
-        if option not in known and getattr(network, option):
+    """Raise ValueError if the network has a projection or an option of its cell that a format does not know."""
+    projection = {"proj_size": network.proj_size} if network.proj_size else {}
+    for option, value in (projection | network.cell_options).items():
+        if option not in known:
             raise ValueError(
-                f"{target} has no {value}, but this layer has {option}={getattr(network, option)}. Files of "
-                "save_safetensors have all options"
+                f"{target} has no {option}, but this layer has {option}={value}. Files of save_safetensors have all "
+                "options"
             )
 
 
@@ -231,6 +231,7 @@ def refuse(network, target, *known):
 def describe(layer):
     """Return a layer's cell, digest of equations and options as values for JSON."""
     options = {"bias": layer.bias_mode} | {name: getattr(layer, name) for name in OPTIONS[1:]}
+    options |= layer.stack.cell_options
     kept = {name: value for name, value in options.items() if name not in _DEFAULTS or value != _DEFAULTS[name]}
     sizes = {"input_size": layer.input_size, "hidden_size": list(layer.hidden_sizes)}
     return {"cell": layer.cell, "digest": getattr(layer.stack.cell, "digest", None)} | sizes | kept

@@ -5,12 +5,13 @@ Files of other programs have no options.
 
 import json
 
+from numbarnn.cells.definition import CELL_OPTIONS
 from numbarnn.common import files
 from numbarnn.weights import network
 from numbarnn.weights.network import package
 
 KEY = "numbarnn"  # in the metadata: the options
-OPTIONS = ("cell", "digest", "input_size", "hidden_size", *network.OPTIONS)
+OPTIONS = ("cell", "digest", "input_size", "hidden_size", *network.OPTIONS, *CELL_OPTIONS)
 
 
 def write(path, parameters, options):

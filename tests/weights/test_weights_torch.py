@@ -9,6 +9,7 @@ import pytest
 import torch_peer
 import weights_helpers
 from numbarnn import convert
+from numbarnn.cells.definition import CELL_OPTIONS
 from weights_helpers import FORMS, TORCH_CELLS, TORCH_SIZES, assert_close, assert_same_bits, assert_same_layer
 
 torch = pytest.importorskip("torch")
@@ -152,11 +153,16 @@ def test_projection(hidden, D):
     assert_same_bits(convert.to_torch(layer), {k: v.numpy() for k, v in model.state_dict().items()})
 
 
-def test_clip_is_refused():
-    layer = weights_helpers.make("lstm", cell_clip=(-1.0, 1.0))
+def test_formats_keep_or_refuse_options_of_a_cell(tmp_path):
+    options = {"cell_clip": (-1.0, 1.0), "clip_propagate_nan": False}
+    assert options.keys() == CELL_OPTIONS.keys(), "a new option belongs here, too"
+    layer = weights_helpers.make("lstm", **options)
     for function in (convert.to_torch, convert.to_torch_cells, convert.to_keras):
-        with pytest.raises(ValueError, match=r"has no clip of the cell state, but this layer has cell_clip=\(-1"):
+        with pytest.raises(ValueError, match=r"has no cell_clip, but this layer has cell_clip=\(-1"):
             function(layer)
+    for write, read in ((convert.save_safetensors, convert.load_safetensors), (convert.to_onnx, convert.from_onnx)):
+        write(layer, tmp_path / "file")
+        assert read(tmp_path / "file", device="cpu").stack.cell_options == options
 
 
 def test_the_reset_gate_before_the_product():

@@ -59,8 +59,8 @@ def equations_of(known):
         return known
     from numbarnn.cells import library  # traces its cells
 
-    if known.limits:
-        return library.lstm_with_limits(*known.limits)
+    if known.varied_by:
+        return library.lstm_with_options(**dict(known.varied_by))
     if CELLS.get(known.name) is known:
         return getattr(library, known.name)
     raise NotImplementedError(

@@ -89,15 +89,10 @@ def _point(call, **arrays):
     """Set a `Call`'s fields to the addresses of arrays, and those that end in _row to the bytes between their rows.
     Fields of arrays that there are not stay zero."""
     for name, array in arrays.items():
-        if array is None:
-            continue
-        try:
-            place = _address_of_buffer(_byte_of(array))
-        except (BufferError, ValueError, TypeError):  # as in `address`
-            place = array.ctypes.data
-        setattr(call, name, place)
-        if name in _WITH_ROWS:
-            setattr(call, f"{name}_row", row_bytes(array))
+        if array is not None:
+            setattr(call, name, address(array))
+            if name in _WITH_ROWS:
+                setattr(call, f"{name}_row", row_bytes(array))
 
 
 def _fill(call, buffers):

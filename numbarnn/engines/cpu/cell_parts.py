@@ -30,7 +30,7 @@ class CellParts:
         values: the most numbers per unit that a function of `cell_steps` computes.
         interleaved: vectors per loop iteration. block: units per iteration.
         load_..: functions (row, j, H) -> a tuple of unit j's numbers.
-        store_..: functions (row, j, H, tuple) that write them.
+        store: function (row, j, H, tuple) that writes them.
     """
 
     def __init__(self, cell, dtype):
@@ -45,9 +45,7 @@ class CellParts:
         self.load_saved, self.load_d_v = _loader(cell.num_saved), _loader(cell.num_products)
         self.load_d_sums, self.load_sums = _loader(cell.num_sums), _sums_loader(cell.num_sums, dtype)
         self.load_noise = _noise_loader(cell.noise_forms, dtype)
-        self.store_states, self.store_saved = _storer(), _storer()
-        self.store_gates, self.store_recurrent = _storer(), _storer()
-        self.store_per_unit = _storer()
+        self.store = _store
         self.forward, self.backward = forward_function(cell, dtype, "cpu"), backward_function(cell, dtype, "cpu")
 
     def __getattr__(self, name):
@@ -82,7 +80,6 @@ class StageParts:
         stage = whole.cell.stages[number]
         self.whole, self.number, self.count = whole, number, len(stage.gates) or len(stage.sums)
         self.forward, self.backward = (specialise(f, whole.dtype, "cpu") for f in (stage.forward, stage.backward))
-        self.store_gates, self.store_sums = _storer(), _storer()
 
     def __getattr__(self, name):
         return getattr(self.whole, name)
@@ -111,13 +108,10 @@ def _biased_loader(count):
     return inlined(load)
 
 
-@cache
-def _storer():
-    def store(row, j, H, values):
-        for k, value in enumerate(values):
-            row[k * H + j] = value
-
-    return inlined(store)
+@inlined
+def _store(row, j, H, values):
+    for k, value in enumerate(values):
+        row[k * H + j] = value
 
 
 @cache

@@ -77,9 +77,9 @@ def _forward_arguments(cell, zero, rows, b, j, save):
 def _forward_unit(context, i):
     (cell, zero, rows, tile, save), (b, first) = context
     new_state, kept = cell.forward(*_forward_arguments(cell, zero, rows, b, first + i, save))
-    cell.store_states(tile, i, TILE, new_state)
+    cell.store(tile, i, TILE, new_state)
     if save:
-        cell.store_saved(tile, i + cell.num_states * TILE, TILE, kept)
+        cell.store(tile, i + cell.num_states * TILE, TILE, kept)
 
 
 @inlined
@@ -130,7 +130,7 @@ def stage_units(stage, address):
 def _stage_term(context, i):
     stage, zero, rows, tile = context
     terms = stage.forward(*_forward_arguments(stage.whole, zero, rows, 0, rows.first + i, rows.noise != 0))
-    stage.store_sums(tile, i, TILE, terms)
+    stage.store(tile, i, TILE, terms)
 
 
 @of_cell
@@ -166,11 +166,11 @@ def _backward_unit(context, i):
     (cell, zero, rows, tile, places), (b, first) = context
     of_gates, of_recurrent, of_parameters = places
     d_ax, d_ah, d_before, d_per_unit = cell.backward(*_backward_arguments(cell, zero, rows, b, first + i))
-    cell.store_states(tile, i, TILE, d_before)
-    cell.store_gates(tile, i + of_gates * TILE, TILE, d_ax)
+    cell.store(tile, i, TILE, d_before)
+    cell.store(tile, i + of_gates * TILE, TILE, d_ax)
     if not cell.same_gradient:
-        cell.store_recurrent(tile, i + of_recurrent * TILE, TILE, d_ah)
-    cell.store_per_unit(tile, i + of_parameters * TILE, TILE, d_per_unit)
+        cell.store(tile, i + of_recurrent * TILE, TILE, d_ah)
+    cell.store(tile, i + of_parameters * TILE, TILE, d_per_unit)
 
 
 @of_cell
@@ -198,7 +198,7 @@ def backward_units(cell, address):
 @inlined
 def _stage_unit_back(context, i):
     (stage, zero, rows, tile), (b, first) = context
-    stage.store_gates(tile, i, TILE, stage.backward(*_backward_arguments(stage.whole, zero, rows, b, first + i)))
+    stage.store(tile, i, TILE, stage.backward(*_backward_arguments(stage.whole, zero, rows, b, first + i)))
 
 
 @of_cell
@@ -217,7 +217,7 @@ def stage_units_back(stage, address):
 def _stage_term_back(context, i):
     stage, zero, rows, tile = context
     terms = stage.backward(*_backward_arguments(stage.whole, zero, rows, 0, rows.first + i))
-    stage.store_sums(tile, i, TILE, terms)
+    stage.store(tile, i, TILE, terms)
 
 
 @of_cell

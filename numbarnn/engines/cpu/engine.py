@@ -1,5 +1,5 @@
 """The CPU engine: cells compiled for this CPU, with its own matrix products and OpenBLAS, on all cores. Most compiled
-functions take `zero` first, a zero of the dtype."""
+functions take `zero` first, a zero of the dtype, which decides for which dtype they are compiled."""
 
 import platform
 from functools import partial
@@ -107,7 +107,7 @@ class CpuEngine(HostEngine):
     def _share_steps(self, call, parameters, x):
         """Return the number of threads for a call's steps and set how they share them (`call.by_rows`).
         The work is the batch's products with R and W_hr, and with W if the steps have x. The number depends on sizes
-        alone."""
+        and on the threads available."""
         R, W_hr, batch = parameters.R, parameters.W_hr, call.batch
         recurrent = R.size if W_hr is None else R.size + W_hr.size
         inputs = 0 if x is None else parameters.W.size

@@ -5,11 +5,9 @@ It is compiled once for each dtype, and calls a cell's functions by address (`ce
 
 from typing import NamedTuple
 
-import numpy as np
-
 from numbarnn.common.order import RESET, SKIP
 from numbarnn.compile.plain import inlined, plain
-from numbarnn.engines.cpu.panels import PANEL_ROW
+from numbarnn.engines.cpu.panels import PANEL
 from numbarnn.engines.cpu.records import (
     STAGE_BYTES,
     by_address,
@@ -44,8 +42,6 @@ from numbarnn.engines.cpu.sharing import (
 )
 from numbarnn.engines.cpu.vectors import bytes_of
 
-_ROW = np.intp(PANEL_ROW)
-
 
 # ------------------------------------------------------------------------------------------ products
 class Weights(NamedTuple):
@@ -74,7 +70,7 @@ def _R(call, share):
 
 @plain
 def _W(call, share):
-    return Weights(call.W, call.W_panels, _ROW, call.input_gates, call.hidden, call.inputs, share.first, share.last)
+    return Weights(call.W, call.W_panels, PANEL, call.input_gates, call.hidden, call.inputs, share.first, share.last)
 
 
 @plain
@@ -85,7 +81,7 @@ def _W_hr(call, share):
 
 @plain
 def _pack(zero, call, share):
-    """Pack R, W and W_hr."""
+    """Pack R, W and W_hr. A single step from zero does not multiply by R."""
     if call.packs:
         if call.from_zero == 0 or call.steps > 1 or call.stages_count:
             _pack_gates(zero, call, share, _R(call, share))

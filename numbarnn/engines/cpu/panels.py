@@ -9,6 +9,7 @@ import numpy as np
 
 from numbarnn.compile.plain import plain
 from numbarnn.engines.cpu.records import by_address, product_at
+from numbarnn.engines.cpu.sharing import ONE, ZERO, clear_units
 from numbarnn.engines.cpu.vectors import (
     LINE,
     MOST_ROWS,
@@ -24,16 +25,16 @@ from numbarnn.engines.cpu.vectors import (
 
 PANEL_ROW, GEMV_ROW = 2 * VECTOR_BYTES, 8 * VECTOR_BYTES  # bytes of a panel's columns
 FEW_ROWS = 2  # most rows of a product with GEMV panels: of three the sums would not stay in 16 registers
-# Terms of an accumulation block; twice as many in products of more than 256, which then err as PyTorch's do.
+# Terms of an accumulation block; twice as many in products of more than 2 KC, which then err as PyTorch's do.
 KC = 128
 # A block of rows is copied to the stack, which some programs limit to 256 KB: its rows no longer lie a power of two
 # apart, and stay in the L2 cache beside the panels' stream.
 BLOCK_ROWS, BLOCK_BYTES = 64, 1 << 17  # fewer rows have more terms
-COLUMNS = 4  # rows of b multiplied together
-# Most rows of a multiplied together: with COLUMNS rows of b 24 sums of AVX-512's 32 registers, or 12 of 16.
+ROWS_OF_B = 4  # multiplied together
+# Most rows of a multiplied together: with ROWS_OF_B rows of b 24 sums of AVX-512's 32 registers, or 12 of 16.
 MOST_TOGETHER = 6 if VECTOR_BYTES == 64 else 3
-_PANEL, ZERO = np.intp(PANEL_ROW), np.intp(0)
-_dots, _last_dots = dot_tiles(MOST_TOGETHER, COLUMNS), dot_tiles(MOST_TOGETHER, 1)
+PANEL = np.intp(PANEL_ROW)
+_dots, _last_dots = dot_tiles(MOST_TOGETHER, ROWS_OF_B), dot_tiles(MOST_TOGETHER, 1)
 tile, few_tile, gemv_tile = tile_product(MOST_ROWS, 2), tile_product(FEW_ROWS, 4), tile_product(1, 8)
 
 
@@ -51,7 +52,7 @@ def pack_rows(zero, address):
         panel = at.out + p * at.terms * at.panel_row
         column, end = p * width, min(at.columns, (p + 1) * width)
         if column + width > end or at.out_next != at.units:
-            _clear(zero, panel, at.terms * width)
+            clear_units(zero, panel, ONE, at.terms * width, ZERO, at.terms * width)
         while column < end:
             gate, unit = column // at.out_next, column % at.out_next
             count = min(at.units - unit, end - column)
@@ -59,13 +60,6 @@ def pack_rows(zero, address):
                 b = at.b + gate * at.b_next + unit * at.b_row
                 _pack_columns_of(zero, at, b, count, panel + (column - p * width) * item)
             column += count if count > 0 else at.out_next - unit
-
-
-@plain
-def _clear(zero, address, count):
-    numbers = numbers_at(zero, address)
-    for i in range(count):
-        numbers[i] = zero
 
 
 @plain
@@ -77,7 +71,7 @@ def _pack_columns_of(zero, at, b, columns, out):
     for k in range(0, terms, square):
         for first in range(0, whole, square):
             start, into = b + first * at.b_row + k * item, out + k * at.panel_row + first * item
-            transpose_square(zero, start, at.b_row, square, into, at.panel_row)
+            transpose_square(zero, start, at.b_row, into, at.panel_row)
     for i in range(columns):
         row = numbers_at(zero, b + i * at.b_row)
         for k in range(terms if i < whole else 0, at.terms):
@@ -105,7 +99,7 @@ def pack_columns(zero, address):
 def panel_product(zero, address):
     """Compute a `records.Product` whose b is in panels.
 
-    Accumulation blocks of KC terms are added up in the same order for any number of rows and panels.
+    Accumulation blocks of KC or 2 KC terms are added up in the same order for any number of rows and panels.
     """
     own_a, own_out = own_bytes(BLOCK_BYTES + BLOCK_ROWS * LINE), own_bytes(BLOCK_ROWS * GEMV_ROW)
     at, item = product_at(address), bytes_of(zero)
@@ -158,7 +152,7 @@ def _multiply_panel(zero, at, rows, a, panel, ahead, out, add):
         if few:
             few_product(zero, last - first, own_a, a[1], panel, at.panel_row, terms, own_out, out[1], add)
         else:
-            tile(zero, last - first, own_a, a[1], panel, _PANEL, ahead, terms, own_out, out[1], add)
+            tile(zero, last - first, own_a, a[1], panel, PANEL, ahead, terms, own_out, out[1], add)
         ahead += terms // UNROLLED * LINE  # each tile prefetches a part of the next panel
 
 
@@ -188,12 +182,12 @@ def _copy(zero, shape, source, out):
 def multiply_by_rows(zero, address):
     """Compute a `records.Product` a bᵀ whose a (rows, terms) and b (columns, terms) are row-major."""
     at, item = product_at(address), bytes_of(zero)
-    width = at.columns if at.rows <= MOST_TOGETHER else COLUMNS  # b is read once, by all rows
+    width = at.columns if at.rows <= MOST_TOGETHER else ROWS_OF_B  # b is read once, by all rows
     parts, add = (at.rows + MOST_TOGETHER - 1) // MOST_TOGETHER, at.add != 0  # parts of nearly equal numbers of rows
     for j in range(0, at.columns, max(1, width)):
         b, columns = at.b + j * at.b_row, min(width, at.columns - j)
-        tiles, left = columns // COLUMNS, columns % COLUMNS
-        last_b, done = b + tiles * COLUMNS * at.b_row, tiles * COLUMNS * item
+        tiles, left = columns // ROWS_OF_B, columns % ROWS_OF_B
+        last_b, done = b + tiles * ROWS_OF_B * at.b_row, tiles * ROWS_OF_B * item
         for part in range(parts):
             i, end = at.rows * part // parts, at.rows * (part + 1) // parts
             a, rows, out = at.a + i * at.a_row, end - i, at.out + i * at.out_row + j * item

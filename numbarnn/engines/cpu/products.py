@@ -31,13 +31,15 @@ from numbarnn.engines.cpu.records import (
     sums_at,
     work_at,
 )
+from numbarnn.engines.cpu.sharing import ZERO, cut
 from numbarnn.engines.cpu.vectors import bytes_of, numbers_at, own_numbers
 
 UNITS = 16  # slices of units start at multiples of this: one 64-byte line of float32
 SMALL_PRODUCT = 1_000_000  # m n k up to which OpenBLAS has other kernels on some processors, which add up otherwise
 SMALL_OUT = 1200  # m n up to which it has them for a bᵀ
 # Columns below which OpenBLAS gets so few rows at a time that it uses these kernels, which copy no matrix first:
-# training (50,32,128,2) takes .9 of the time. The second number holds for at most KC rows or terms.
+# training with (T, B, H, L) = (50, 32, 128, 2) takes .94 of the time. The second number holds for at most KC rows or
+# terms.
 NARROW, NARROW_OF_FEW = 176, 320
 KC = 128  # terms of an accumulation block; 384 gave up to 6x PyTorch's rounding error in dR on AVX-512
 FEW_TERMS = 3  # terms up to which `_few_terms` multiplies
@@ -68,13 +70,6 @@ def _blas(zero, transpose_a, transpose_b, m, n, k, a, lda, b, ldb, accumulate, c
             _ROW_MAJOR, _TRANS if transpose_a else _NO_TRANS, _TRANS if transpose_b else _NO_TRANS,
             m, n, k, one, a, lda, b, ldb, beta, c, ldc,
         )  # fmt: skip
-
-
-@plain
-def slice_of_piece(size, piece, pieces):
-    """Return [first, last) of a piece of `size` units, cut at multiples of UNITS."""
-    blocks = (size + UNITS - 1) // UNITS
-    return min(size, blocks * piece // pieces * UNITS), min(size, blocks * (piece + 1) // pieces * UNITS)
 
 
 @plain
@@ -111,7 +106,7 @@ def _multiply(zero, at):
         rows = min(at.rows - m, at.call_rows)
         rows += at.rows - m == rows + 1  # one row alone would be multiplied in another order
         for number in range(blocks):
-            k, end = slice_of_piece(at.terms, number, blocks)
+            k, end = cut(at.terms, UNITS, number, blocks)
             a = at.a + (k * lda + m if transpose_a else m * lda + k) * item
             b, out, adds = at.b + (k if transpose_b else k * ldb) * item, at.out + m * at.out_row, at.add or k > 0
             _blas(zero, transpose_a, transpose_b, rows, at.columns, end - k, a, lda, b, ldb, adds, out, ldc)
@@ -121,7 +116,7 @@ def _multiply(zero, at):
 # ------------------------------------------------------------------------------------------ parts of a product
 # A product has as many parts as threads, and its bits must not depend on the parts. OpenBLAS's order of additions
 # depends on where the last columns are, on rows modulo ROWS_ALIKE, and on whether a product is small. So parts are cut
-# at multiples of ROWS_ALIKE, and no part is small, nor one row, unless the whole is. Or all parts are small.
+# at multiples of ROWS_ALIKE, all or none are small, and no part has a single row unless the product has.
 @plain
 def _k_blocks(at):
     """Return the number of blocks of terms of a `records.Product`: at least one, each of at most KC terms."""
@@ -136,9 +131,7 @@ def _least_rows(whole, has_small):
     if whole.transpose_b:
         return SMALL_OUT // max(1, whole.columns) + 2
     blocks = _k_blocks(whole)  # the first or the last is the shortest
-    terms = min(
-        slice_of_piece(whole.terms, 0, blocks)[1], whole.terms - slice_of_piece(whole.terms, blocks - 1, blocks)[0]
-    )
+    terms = min(cut(whole.terms, UNITS, ZERO, blocks)[1], whole.terms - cut(whole.terms, UNITS, blocks - 1, blocks)[0])
     return SMALL_PRODUCT // max(1, whole.columns * terms) + 2
 
 
@@ -175,7 +168,7 @@ def _add_column_sums(zero, address, number, piece, work):
     Three levels keep the rounding error almost independent of the number of rows: sums of SUM_ROWS rows, sums of
     SUM_ROWS of these, and their sum."""
     at, item = sums_at(address), bytes_of(zero)
-    n0, n1 = slice_of_piece(at.columns, piece, work.pieces)
+    n0, n1 = cut(at.columns, UNITS, piece, work.pieces)
     x = at.x + number * at.x_next
     many, all_rows = own_numbers(zero, SUM_COLUMNS), own_numbers(zero, SUM_COLUMNS)
     for start in range(n0, n1, SUM_COLUMNS):
@@ -280,7 +273,7 @@ def apply_dropout(zero, address):
     """Compute a thread's part in a `records.Dropout`, with the numbers of `kernels.arrays.dropout`."""
     job = job_at(address)
     at = dropout_at(job.record)
-    _drop_piece(zero, at, slice_of_piece(at.size, job.thread, job.threads))
+    _drop_piece(zero, at, cut(at.size, UNITS, job.thread, job.threads))
 
 
 @plain

@@ -15,8 +15,8 @@ from numbarnn.compile.translate import intrinsic
 from numbarnn.engines.cpu.vectors import own_memory
 
 _CALL = (
-    # The cell, the problem, and the steps to do. `pack`: weights in panels, which this call `packs`, or an earlier call
-    # of the same loop did. `by_rows`: threads share the sequences, not the units.
+    # The cell, the problem, and the steps to do. `pack`: products read panels. `packs`: this call fills them; otherwise
+    # an earlier call of the same loop did. `by_rows`: threads share the sequences, not the units.
     "hidden gates recurrent ah_gates private per_unit_values sums_count same_gradient",
     # `input_gates`: gates with a product x Wᵀ; the others take x itself
     "steps batch outputs inputs input_gates direction first last save backward from_zero pack packs by_rows",
@@ -79,8 +79,8 @@ Sums = _table("Sums", "rows columns x x_row out also add x_next out_next")
 # Consecutive products and sums, cut into `pieces`; and the same for `others` further sets of matrices.
 Work = _table("Work", "products products_count sums sums_count has_small pieces others")
 
-# out = dropout of x, `size` numbers, in `pieces`; see `Engine.dropout`. `scale` is the address of a number.
-Dropout = _table("Dropout", "out x size mask scale position pieces")
+# out = dropout of x, `size` numbers; see `Engine.dropout`. `scale` is the address of a number.
+Dropout = _table("Dropout", "out x size mask scale position")
 
 # out = x: `rows` rows of that many numbers.
 Copy = _table("Copy", "rows numbers out out_row x x_row")

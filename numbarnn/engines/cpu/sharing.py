@@ -86,14 +86,14 @@ def own_products(zero, call, share, slots, gates):
 @plain
 def meet(call, share):
     """Wait until all threads have come here, if they share the units."""
-    if share.threads > 1 and not call.by_rows:
+    if not call.by_rows:
         barrier(share.counters, share.thread, share.threads)
 
 
 @plain
 def meet_packed(call, share):
     """Wait until all threads have packed their parts of the weights, if each needs all of them."""
-    if share.threads > 1 and call.by_rows:
+    if call.by_rows:
         barrier(share.counters, share.thread, share.threads)
 
 

@@ -144,10 +144,8 @@ class Vectors:
         ]
 
     def variable(self):
-        """Return a vector variable, zero at first; LLVM keeps it in a register."""
-        place = cgutils.alloca_once(self.builder, self.type)
-        self.builder.store(ir.Constant(self.type, None), place)
-        return place
+        """Return a vector variable, uninitialized; LLVM keeps it in a register."""
+        return cgutils.alloca_once(self.builder, self.type)
 
 
 def tile_product(most, vectors):
@@ -275,16 +273,13 @@ def _write_dot_tiles(v, shape, a, a_row, b, b_row, count, terms, out, out_row, a
 
 
 @intrinsic
-def transpose_square(typing_context, zero, source, source_row, rows, out, out_row):
-    """Write out = the transposed source, with as many rows and columns as a vector has numbers; strides in bytes.
-    Only the first `rows` of the source are read; the last of them is repeated."""
+def transpose_square(typing_context, zero, source, source_row, out, out_row):
+    """Write out = the transposed source, with as many rows and columns as a vector has numbers; strides in bytes."""
 
     def generate(context, builder, signature, arguments):
         v = Vectors(context, builder, signature.args[0])
-        _, source, source_row, count, out, out_row = arguments
-        last = builder.sub(count, INT(1))
-        numbers = [builder.select(builder.icmp_signed("<", INT(i), last), INT(i), last) for i in range(v.length)]
-        starts = [v.moved(source, number, source_row) for number in numbers]
+        _, source, source_row, out, out_row = arguments
+        starts = [v.moved(source, number, source_row) for number in range(v.length)]
         rows = [v.load(start) for start in starts]
         for start in starts:
             v.fetch(builder.add(start, INT(AHEAD)))
@@ -293,11 +288,11 @@ def transpose_square(typing_context, zero, source, source_row, rows, out, out_ro
             v.store(row, v.moved(out, i, out_row))
         return context.get_dummy_value()
 
-    return types.void(zero, *[types.intp] * 5), generate
+    return types.void(zero, *[types.intp] * 4), generate
 
 
 def _exchange(builder, rows):
-    """Swap a row's number with the high part of a number's position in it; the low part stays."""
+    """Transpose a square of rows."""
     width = len(rows) // 2
     while width:  # swap halves of pairs of rows, quarters of pairs, and so on
         for i in range(len(rows)):

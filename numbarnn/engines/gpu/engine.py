@@ -99,10 +99,6 @@ class SimulatedEngine(KernelEngine, HostEngine):
     def activate(self):
         return using("python")
 
-    def run_jobs(self, make_jobs, key, arrays):
-        super().run_jobs(make_jobs, key, arrays)
-        self.raise_if_failed()  # the jobs are done
-
 
 def _in_simulator(name):
     """Make a method of `SimulatedEngine` whose kernels are made for the simulator, whoever calls it."""

@@ -12,7 +12,7 @@ from numbarnn.kernels.persistent.tile import PIECE_BYTES
 from numbarnn.schedules.persistent.planner import variant
 from numbarnn.schedules.persistent.tables import make_options, make_tables
 
-POLLS = 1 << 20  # polls before a wait times out, args a second
+POLLS = 1 << 20  # polls before a wait times out, about a second
 POLLS_PER_STEP = 64  # further polls per step and layer, since the first wait may be for all steps of other layers
 
 
@@ -25,10 +25,10 @@ def bind(engine, args):
     if tile.aligned and not _are_aligned(engine, args.weights, args.places):
         tile = replace(tile, weights_aligned=False)
     kinds = variant(problem, args.launch)
-    if args.direction == "forward":
-        kernel = forward.make_forward(problem.cell, tile, problem.training, *kinds)
-    else:
+    if launch.backward:
         kernel = backward.make_backward(problem.cell, tile, *kinds)
+    else:
+        kernel = forward.make_forward(problem.cell, tile, problem.training, *kinds)
     told, caller = engine.notice_of(args.caller)
     leaving = ends.Leaving(told, np.int64(caller if args.tells else -1), args.exits, np.int32(args.clears))
     step_mask, noise, masks, scale = args.options

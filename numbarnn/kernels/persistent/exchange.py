@@ -144,9 +144,9 @@ def make_publish(dtype, aligned):
 
 @device_function
 def make_publish_all(dtype, aligned, count):
-    """Make publish_all(array, index, between, stored, valid): `publish` for a tuple of `count` numbers."""
+    """Make publish_all(array, index, between, values, valid): narrow and `publish` a tuple of `count` numbers."""
     if count == 0:
-        return lambda array, index, between, stored, valid: None
+        return lambda array, index, between, values, valid: None
     publish, rest = make_publish(dtype, aligned), make_publish_all(dtype, aligned, count - 1)
     narrow = storage.narrow(dtype)
 

@@ -81,17 +81,15 @@ def make_forward(cell, tile, save, inputs, drops, masked=False, exact=False):
     ):
         """Compute all steps of some layers forward.
 
-        Writes   h[l] (T+2, B, D*H), layer l's output, slots 1 to T, and its initial state; dropped[l] (T, B, D*H),
-        h[l] after
-                 dropout, for all layers but the last if there is dropout, then with `Tile.given` the launch's input;
-                 c[l] (T+2, B, D*N*H) with `save`; final states in states, an `ends.States`; what the cell saves in
-                 gates[l D + d] (T, B, width) with `save`; in within_step, a `context.WithinStep`, what stages exchange;
-                 error_flag (1,) after a timeout; the last block what `ends.Leaving` says
+        Writes   h[l] (T+2, B, D*H), layer l's output, slots 1 to T, and its initial state; dropped[l] (T, B, D*H), h[l]
+                 after dropout, for all layers but the last if there is dropout, then with `Tile.given` the launch's
+                 input; c[l] (T+2, B, D*N*H) with `save`; final states in states, an `ends.States`; what the cell saves
+                 in gates[l D + d] (T, B, width) with `save`; in within_step, a `context.WithinStep`, what stages
+                 exchange; error_flag (1,) after a timeout; the last block what `ends.Leaving` says
         Reads    gates[d] of the first layer = x Wᵀ; initial states in states; weights; options, a `columns.Options`;
                  tables: blocks (blocks, columns) and warps (blocks, warps, columns), see `columns`;
                  sizes: D, T, B, and the most polls of a wait, int32
-        Launch   cooperative, one block per row of `blocks`; all arrays but the tables flat; h, dropped, and what
-        stages
+        Launch   cooperative, one block per row of `blocks`; all arrays but the tables flat; h, dropped, and what stages
                  exchange full of UNWRITTEN
         With a projection h and dropped are P wide in place of H, and within_step has the cells' outputs m.
         """

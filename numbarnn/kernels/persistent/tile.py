@@ -32,7 +32,7 @@ class Tile:
         rows_per_unit: forward the most gates of a matrix that blocks multiply, 1 backward. units: U, units per block.
         warps: warps per block. chunks: most k-chunks, 64 bytes of a row each, that a warp multiplies.
         gathered: chunks that a warp loads at once; a divisor of `chunks`.
-        n8: sets of 8 sequences that are multiplied at once, 1 or 2; backward up to 4.
+        n8: sets of 8 sequences that are multiplied at once, 1 to 4.
         aligned: rows and parts of rows start at multiples of 16 bytes, so that lanes load 16 bytes at once.
         whole: every warp multiplies exactly `chunks` chunks; no columns need zeroing.
         shared_chunks: how many chunks, after those in registers, stay in shared memory.

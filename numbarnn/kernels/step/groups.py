@@ -39,7 +39,7 @@ class States(NamedTuple):
     Attributes:
         h: (T + 2, B, D * H).
         c: (T + 2, B, D * N * H), the other states, in the dtype in which states accumulate. In inference
-            (2, B, D * N * H), slots modulo 2.
+            (2, B, D * N * H), slots modulo 2, unless states of all steps are results.
         m: (T + 2, B, D * H), with projection the cell's outputs; h is then D * P wide.
     """
 

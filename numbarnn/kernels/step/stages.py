@@ -30,11 +30,9 @@ def make_stage_forward(cell, stage, dtype, masked=False, draws=False):
     def stage_forward_kernel(parameters, states, saved, scratch, options, direction, save, t, before):
         """Compute the vector that a stage's rows of R multiply, after the products before it.
 
-        Writes   saved: the product's columns of v[t], the sums[t] (cells with sums) right before it; without `save`
-        of
+        Writes   saved: the product's columns of v[t], the sums[t] (cells with sums) right before it; without `save` of
                  v[0], sums[0]
-        Reads    parameters: b_w, b_r, per_unit (cells with any); states: h[before], c[before], without `save` c's
-        slots
+        Reads    parameters: b_w, b_r, per_unit (cells with any); states: h[before], c[before], without `save` c's slots
                  modulo 2; scratch: ax[t], ah; saved: earlier sums; options: step_mask[t + 1] (masked), noise (cells
                  that draw, in training)
         Launch   2-D, grid-stride over units (x) and sequences (y); any grid is correct, but one block wide for sums
@@ -69,11 +67,10 @@ def make_stage_backward(cell, stage, dtype, masked=False, projected=False, with_
     def stage_backward_kernel(parameters, states, saved, gradients, scratch, options, direction, t, before):
         """Compute the gradients of a stage's gates, before their product with R.
 
-        Writes   gradients: the stage's columns of dah[t]; scratch: the d_sums (cells with sums) right after it Reads
-        saved: gates[t], sums[t]; gradients: dh, dc, dy[t] (not projected), d_states[t] (with_states); states: h, c
-        at
-                 t + 1 and `before`; parameters: per_unit (cells with any); scratch: d_v and d_sums of later stages;
-                 options: step_mask (masked) at t + 1 and at the next step, noise (cells that draw)
+        Writes   gradients: the stage's columns of dah[t]; scratch: the d_sums (cells with sums) right after it
+        Reads    saved: gates[t], sums[t]; gradients: dh, dc, dy[t] (not projected), d_states[t] (with_states); states:
+                 h, c at t + 1 and `before`; parameters: per_unit (cells with any); scratch: d_v and d_sums of later
+                 stages; options: step_mask (masked) at t + 1 and at the next step, noise (cells that draw)
         Launch   2-D, grid-stride over units (x) and sequences (y); any grid is correct, but one block wide for sums
         """
         H = np.uintp(gradients.dh.shape[1])

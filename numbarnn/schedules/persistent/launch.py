@@ -60,7 +60,7 @@ class Launch:
 
     @property
     def home(self):
-        """Return where the weights are during the steps, as text, and how much of a block's weights each place has."""
+        """Return where the weights are during the steps, as text; for mixed tiles also how much each place has."""
         tile = self.tile
         places = {"registers": tile.register_chunks, "shared memory": tile.shared_chunks}
         if tile.resident in ("registers", "shared"):

@@ -75,7 +75,6 @@ def plan_launches(problem, profile, backward):
     return tuple(reversed(plan)) if backward else tuple(plan)
 
 
-@lru_cache(maxsize=1024)
 def _best_launch(problem, profile, first, last, backward, given=False):
     """Return the launch of the layers [first, last) with the tiling that should be fastest, and its estimate.
 
@@ -130,7 +129,7 @@ def _may_multiply_input(problem, layer):
 
 @lru_cache(maxsize=1024)
 def _estimated(sizes, profile, backward, first, last, given):
-    """Return `_best_launch` for any T."""
+    """Return `_best_launch`'s launch without the layers' numbers and T, which do not change its tiling."""
     tiled = _tiling(sizes, profile, backward, first, last, given)
     columns = columns_of(sizes, first, last, backward, tiled.tile)
     launches = (tiled, *_with_fewer_turns(sizes, profile, tiled))
@@ -177,6 +176,6 @@ def _tiling_or_refusal(sizes, profile, first, last, backward, given):
 
 def forget():
     """Forget all cached plans, because what they depend on has changed."""
-    for remembered in (plan_launches, _best_launch, _estimated, _tiling_or_refusal):
+    for remembered in (plan_launches, _estimated, _tiling_or_refusal):
         remembered.cache_clear()
     tilings.forget()

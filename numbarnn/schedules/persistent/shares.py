@@ -101,17 +101,13 @@ def _sources_of_head(problem, hidden, backward, units, kind, gates):
     return [Source(kind, 0, head, width, start, head) for start in range(0, width, hidden)]
 
 
-def share(sources, warps, tile):
-    """Share a block's warps among its sources: per warp (source, first column, number of columns), or None.
-
-    Args:
-        sources: see `sources`. warps: number of warps. tile: for its chunks per warp.
-    """
+def share(sources, tile):
+    """Share a block's warps among its sources: per warp (source, first column, number of columns), or None."""
     shares = []
     for source in sources:
         size = tile.chunks * tile.chunk_elements
         shares += [(source, first, min(size, source.columns - first)) for first in range(0, source.columns, size)]
-    return shares + [None] * (warps - len(shares))
+    return shares + [None] * (tile.warps - len(shares))
 
 
 def chunks_per_warp(all_sources, warps, chunk_elements):

@@ -83,7 +83,7 @@ def _rows(problem, launch, places, layer, direction):
     make_warp, places = _backward_warp if launch.backward else _forward_warp, dict(places)
     tile = launch.tile
     sources = shares.sources(problem, launch.first, layer, launch.last, launch.backward, tile)
-    of_warps = shares.share(sources, tile.warps, tile)
+    of_warps = shares.share(sources, tile)
     blocks = _blocks(problem, launch, places[layer, direction], layer, direction, of_warps)
     count = len(blocks.unit)
     warps = [_filled(make_warp(problem, launch, places, layer, blocks, share), count) for share in of_warps]
