@@ -109,7 +109,7 @@ def test_weights_that_come_in_turn_each_find_their_own():
 def test_gradients_that_are_added_and_large_weights():
     """dw of the caller's: backward is bound anew, forward not. Weights whose gradients would be long to copy get a new
     array in each call."""
-    problem = make_problem(Case("gru", T=3, B=2, hidden=(250,)))
+    problem = make_problem(Case("gru", T=3, B=2, hidden=(520,)))
     layer = problem.layer()
     assert layer.stack.space.size > prepared.SMALL_WEIGHTS
     with not_prepared():
