@@ -140,7 +140,7 @@ def cpu_on_threads(monkeypatch):
     afterwards."""
     from numbarnn.engines.cpu import engine as cpu
 
-    for least in ("SERIAL_WORK", "SERIAL_STEPS", "SERIAL_STEP", "SERIAL_SHARE"):
+    for least in ("LEAST_WORK", "LEAST_CALL", "LEAST_STEP", "LEAST_STEP_OF_STAGES"):
         monkeypatch.setattr(cpu, least, 0)
     monkeypatch.setattr(cpu, "PACKED_FROM", cpu.PACKED_BACK_FROM)
     engine = engines.get("cpu")

@@ -123,9 +123,9 @@ LENGTHS = dict(hidden=(6, 4), directions=2, lengths=(7, 0, 3))
 
 @pytest.mark.parametrize("case", (
     cases.Case("gru", **LENGTHS),
-    cases.Case("lstm", heads=2, drop=0.4, dtype="float64", **LENGTHS),  # an R that is made of the parameter
+    cases.Case("lstm", heads=2, drop=0.4, **LENGTHS),  # an R that is made of the parameter
     cases.Case("blend", hidden=(5, 3)),  # a stage's product, vectors
-    cases.Case("ladder", dtype="float64", **LENGTHS),
+    cases.Case("ladder", **LENGTHS),
 ), ids=str)  # fmt: skip
 @pytest.mark.parametrize("engine, schedule", list(schedules()), indirect=["engine"])
 def test_weight_gradients_are_added_to_dw(engine, schedule, case):

@@ -137,7 +137,7 @@ class BackwardCall:
 
     Args:
         tape: the `ForwardCall`. Backward overwrites what the cell saved, unless `need.again`.
-        plan, need: of the pass. gradients: the `ResultGrads`.
+        plan, need: of the pass. gradients: the `ResultGrads`. d_derived: as dw, for derived weights.
         dw: a buffer to which the parameters' gradients are added; None: a new one, if the plan computes them.
     """
 

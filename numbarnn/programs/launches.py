@@ -47,9 +47,9 @@ class LaunchArrays:
 def forward_arrays(forward, launch):
     """Return the `LaunchArrays` of a `persistent.launch.Launch` in a `programs.forward.Forward`."""
     f, problem, layers, cell = forward, forward.problem, launch.layer_range, forward.problem.cell
-    several, drops, *_ = variant(problem, launch)
+    has_inputs, drops, *_ = variant(problem, launch)
     keeps, keeps_sums = (problem.training and count > 0 for count in (cell.num_saved, cell.num_sums))
-    dropped = [f.layer_input(layer) for layer in layers[1:]] if several and drops else []
+    dropped = [f.layer_input(layer) for layer in layers[1:]] if has_inputs and drops else []
     inputs = [f.layer_input(layers[0])] if launch.tile.given else []
     ax = [f.ax[layers[0], direction] for direction in range(0 if inputs else problem.directions)]
     m = [f.m[layer] for layer in layers if problem.projection]

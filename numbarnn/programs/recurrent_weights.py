@@ -86,17 +86,17 @@ class RecurrentWeights:
         for gate, scale in enumerate(self.scales):
             yield self.words[number, gate], slice(gate * size, (gate + 1) * size), scale
 
-    def gradient(self, emit, dw, scratch, dah, per_unit, place, accumulate, allow_tf32):
+    def gradient(self, emit, dw, scratch, dah, multiplied, place, accumulate, allow_tf32):
         """Emit dw (A*H, P/n) (+)= the parameter's gradient, block by block.
 
         Args:
             scratch: an array like dw for a gradient that is masked before it is added; None if none is.
-            dah: (T*B, A*H). per_unit: for each gate, the vector that it multiplied, (T*B, P). Rows may have any stride.
+            dah: (T*B, A*H). multiplied: each gate's vector that R multiplied, (T*B, P). Rows may have any stride.
         """
         heads, out = self._cell.heads, dw if scratch is None else scratch
         options = {"transpose_a": True, "accumulate": accumulate and scratch is None, "allow_tf32": allow_tf32}
-        size = len(dw) // len(per_unit) // heads
-        for gate, vector in enumerate(per_unit):
+        size = len(dw) // len(multiplied) // heads
+        for gate, vector in enumerate(multiplied):
             width = vector.shape[1] // heads
             for head in range(heads):
                 rows, columns = (slice(number * n, (number + 1) * n) for number, n in

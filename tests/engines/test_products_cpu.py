@@ -98,7 +98,7 @@ def test_bits_of_threads_with_kernels_for_other_processors(core, feature):
         import test_products_cpu
         from numbarnn import engines
         from numbarnn.engines.cpu import engine as cpu
-        cpu.SERIAL_WORK = 0
+        cpu.LEAST_WORK = 0
         for dtype in ("float32", "float64"):
             test_products_cpu.check_bits_of_threads(engines.get("cpu"), dtype)
     """

@@ -207,7 +207,7 @@ def test_x_is_multiplied_for_some_steps_at_a_time(share, monkeypatch, cell, way)
 
 def test_x_is_multiplied_before_others_have_done_the_last_step(share, loops_run, monkeypatch):
     """Where threads share units."""
-    monkeypatch.setattr(cpu, "SERIAL_STEPS", 0)
+    monkeypatch.setattr(cpu, "LEAST_CALL", 0)
     layer, x, found = nr.LSTM(20, 200, device="cpu", seed=0), normal("float32", 400, 4, 20), []
     for threads in (1, 2, 3, 4, 4, 4, 4):
         share("units", threads)

@@ -145,8 +145,8 @@ def test_prepared_passes_go_with_their_layer():
 def test_steps_on_several_threads_are_one_call_with_the_copies_around_them(cpu_on_threads, monkeypatch, options):
     layer, other = (nr.LSTM(8, 70, device="cpu", seed=0, **options) for _ in range(2))
     x = np.random.default_rng(0).standard_normal((5, 2, 8)).astype("float32")
-    monkeypatch.setattr(cpu, "SERIAL_STEPS", 0)
-    monkeypatch.setattr(cpu, "SERIAL_STEP", 0)
+    monkeypatch.setattr(cpu, "LEAST_CALL", 0)
+    monkeypatch.setattr(cpu, "LEAST_STEP", 0)
     with not_prepared():
         expected = other(x)
     for threads in (1, 2, 3):

@@ -12,7 +12,7 @@ from numbarnn.compile.plain import plain
 from numbarnn.compile.translate import intrinsic
 
 _I64 = ir.IntType(64)
-SLOTS = 8  # int64 words between two threads' counters: one cache line, against false sharing
+WORDS_APART = 8  # int64 words from a thread's counters to the next: one cache line, against false sharing
 # Some 15 microseconds. Under contention longer spins keep the other thread from running: calls of (100, 1, 256)
 # took 14 times as long with 160, and on idle processors 1.4 times as long with 5.
 POLLS_BEFORE_SLEEP = 50_000
@@ -131,12 +131,12 @@ def barrier(counters, thread, threads):
     """Wait until all `threads` have called this as often as thread `thread` has.
 
     Args:
-        counters: address of int64 (threads * SLOTS,), zero before the first call. For each thread they hold its number
-            of arrivals and of threads that sleep until it arrives.
+        counters: address of int64 (threads * WORDS_APART,), zero before the first call. For each thread they hold its
+            number of arrivals and of threads that sleep until it arrives.
     """
     if threads > 1:
-        counter = counters + thread * SLOTS * 8
+        counter = counters + thread * WORDS_APART * 8
         turn = load_in_order(counter) + 1
         announce(counter, turn)
         for other in range(threads):
-            wait_until(counters + other * SLOTS * 8, turn)
+            wait_until(counters + other * WORDS_APART * 8, turn)

@@ -99,14 +99,14 @@ def _multiply_back(zero, call, weights, terms, sizes, a, out, add):
 # ------------------------------------------------------------------------------------------ parts of a step
 @plain
 def _project(zero, call, share, at):
-    """Set dht[t] = dy[t] + dh (0 for skipped steps, whose dh stays), dh = 0, dm = dht[t] W_hr: the thread's columns."""
+    """Set the thread's columns of dht[t] = dy[t] + dh, dh = 0 (skipped steps: dht[t] = 0), and dm = dht[t] W_hr."""
     if call.W_hr:
         (t, before), item, P, H, b = at, bytes_of(zero), call.outputs, call.hidden, share.first_row
-        first, last = share.first_out, share.last_out
+        first, last, after = share.first_out, share.last_out, 2 * (t + 1) - before  # slot of the next step's mask
         for row in range(b, share.last_row):
             place = t * call.batch + row
             dht, dh = call.dht + place * P * item, call.dh + row * call.dh_row
-            if mask_at(call, 2 * (t + 1) - before, row) == RESET:
+            if mask_at(call, after, row) == RESET:
                 clear_units(zero, dh, ONE, P, first, last)
             if mask_at(call, t + 1, row) == SKIP:
                 clear_units(zero, dht, ONE, P, first, last)
@@ -135,7 +135,7 @@ def _mask_gradients(zero, call, share, at):
         (t, before), H, first, last = at, call.hidden, share.first, share.last
         for b in range(share.first_row, share.last_row):
             place = t * call.batch + b
-            if mask_at(call, 2 * (t + 1) - before, b) == RESET:
+            if mask_at(call, 2 * (t + 1) - before, b) == RESET:  # the next step's mask
                 clear_units(zero, call.dc + b * call.dc_row, call.private, H, first, last)
                 if call.W_hr == 0:  # else `_project` has done it
                     clear_units(zero, call.dh + b * call.dh_row, ONE, H, first, last)

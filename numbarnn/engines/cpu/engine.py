@@ -17,11 +17,11 @@ from numbarnn.engines.cpu.thread_pool import ThreadPool
 from numbarnn.engines.cpu.vectors import LINE, VECTOR_BYTES
 from numbarnn.programs.backward import EVERY_ROW
 
-# Multiply-adds below which a product runs on one thread: waking the others takes tens of microseconds.
-SERIAL_WORK = 3_000_000
-# Threads share units only if all steps, and one step, have at least so many multiply-adds: they meet in each step.
-SERIAL_STEPS, SERIAL_STEP = 700_000, 180_000
-SERIAL_SHARE = 800_000  # multiply-adds of a step below which threads do not meet several times in it
+# Least multiply-adds of a product on several threads: waking the others takes tens of microseconds.
+LEAST_WORK = 3_000_000
+# Least multiply-adds of a call, and of a step, whose units threads share: they meet in each step.
+LEAST_CALL, LEAST_STEP = 700_000, 180_000
+LEAST_STEP_OF_STAGES = 800_000  # the same of a step in which they meet more than once; its call needs LEAST_WORK
 PACKED_FROM, PACKED_BACK_FROM = 32, 8  # rows of all steps from which packing weights pays, forward and backward
 ROWS_OF_THREAD = 4  # sequences per thread from which threads share sequences, not units
 # The same limit if R has fewer bytes: it then fits each thread's L2 cache, and no thread waits in each step.
@@ -99,8 +99,8 @@ class CpuEngine(HostEngine):
         return compiled
 
     def _threads(self, work, parts, enough=None):
-        """Return the threads for `work` multiply-adds in `parts` parts: 1 below `enough`, default SERIAL_WORK."""
-        if work < (SERIAL_WORK if enough is None else enough):
+        """Return the threads for `work` multiply-adds on `parts` units: 1 below `enough`, default LEAST_WORK."""
+        if work < (LEAST_WORK if enough is None else enough):
             return 1
         return max(1, min(self.thread_pool.available(), parts // products.UNITS))
 
@@ -119,8 +119,8 @@ class CpuEngine(HostEngine):
         if not call.by_rows:
             threads = min(threads, max(1, R.shape[1] // products.UNITS))
             if not meets:
-                threads = self._threads(work, R.shape[1], SERIAL_STEPS)
-            if step < (SERIAL_SHARE if meets else SERIAL_STEP):
+                threads = self._threads(work, R.shape[1], LEAST_CALL)
+            if step < (LEAST_STEP_OF_STAGES if meets else LEAST_STEP):
                 threads = 1
         return threads
 

@@ -5,7 +5,7 @@ import threading
 import numpy as np
 
 from numbarnn.compile.plain import plain
-from numbarnn.engines.cpu.atomics import SLOTS, announce, load_in_order, wait_until
+from numbarnn.engines.cpu.atomics import WORDS_APART, announce, load_in_order, wait_until
 from numbarnn.engines.cpu.records import (
     FUSED_STEP_BYTES,
     JOB_BYTES,
@@ -74,7 +74,7 @@ def _run_one(item, step):
 def _together(item, function, record, threads, slots, jobs, counters):
     """Run one function on this thread and the first helpers, and wait for all of them."""
     words = numbers_at(np.int64(0), counters)
-    for k in range(threads * SLOTS):
+    for k in range(threads * WORDS_APART):
         words[k] = 0
     for thread in range(threads - 1, -1, -1):
         address = jobs + thread * JOB_BYTES
@@ -96,7 +96,7 @@ class Helpers:
     """Threads that wait for work in compiled code, where they need not take Python's lock from each other."""
 
     def __init__(self, count):
-        self._memory = np.zeros((count + 1) * (_SLOT // 8 + JOB_BYTES // 8 + SLOTS), np.int64)
+        self._memory = np.zeros((count + 1) * (_SLOT // 8 + JOB_BYTES // 8 + WORDS_APART), np.int64)
         self.slots = self._memory.ctypes.data
         self.jobs = self.slots + (count + 1) * _SLOT
         self.counters = self.jobs + (count + 1) * JOB_BYTES

@@ -16,7 +16,7 @@ from functools import cache
 import numpy as np
 
 from numbarnn.compile import native, types
-from numbarnn.engines.cpu.atomics import SLOTS
+from numbarnn.engines.cpu.atomics import WORDS_APART
 from numbarnn.engines.cpu.records import Region, by_address, job_at, new_job, region_at, run_job
 
 _NAMES = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads", "omp_pause_resource_all")
@@ -89,7 +89,7 @@ class OpenMP:
         Args:
             item: bytes of a number of the dtype. function, record: addresses of the function and of its record.
         """
-        region, size = self._region, threads * SLOTS
+        region, size = self._region, threads * WORDS_APART
         if self._counters.size < size:
             self._counters = np.zeros(size, np.int64)
         self._counters[...] = 0

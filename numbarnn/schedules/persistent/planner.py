@@ -29,8 +29,8 @@ LEAST_GAIN = 0.05
 
 def variant(problem, launch):
     """Return the options of the launch's kernel, (inputs, drops, masked, exact), see `make_forward`."""
-    several, exact = len(launch.layer_range) > 1, problem.is_segment and problem.dtype != problem.state_dtype
-    return several, several and problem.dropping, problem.masked, exact
+    inputs, exact = len(launch.layer_range) > 1, problem.is_segment and problem.dtype != problem.state_dtype
+    return inputs, inputs and problem.dropping, problem.masked, exact
 
 
 @lru_cache(maxsize=256)
