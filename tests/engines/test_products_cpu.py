@@ -62,8 +62,7 @@ def test_multiply(engine, M, N, K, transpose_a, transpose_b, accumulate, threads
     assert np.isnan(wide[:, :3]).all() and np.isnan(wide[:, 3 + N :]).all()
 
 
-# Op(a) op(b) that threads share: few rows and few columns; parts that OpenBLAS calls small, of what it does not, in all
-# blocks of terms or in the shortest; a last row; one column; few columns, some rows at a time, and one row more.
+# Shapes whose parts OpenBLAS may compute otherwise: few rows or columns, small parts, a last row, one row too many.
 SHARED = (
     (2, 300, 700), (38, 300, 512), (48, 300, 300), (64, 40, 1600), (300, 200, 132), (361, 101, 90), (130, 243, 150),
     (600, 1, 300), (515, 130, 257), (145, 150, 260), (300, 256, 100), (400, 160, 300), (400, 256, 300),

@@ -154,11 +154,12 @@ def test_projection(hidden, D):
 
 
 def test_formats_keep_or_refuse_options_of_a_cell(tmp_path):
-    options = {"cell_clip": (-1.0, 1.0), "clip_propagate_nan": False}
+    options = {"cell_clip": (-0.1, 0.1), "clip_propagate_nan": False}
     assert options.keys() == CELL_OPTIONS.keys(), "a new option belongs here, too"
-    layer = weights_helpers.make("lstm", **options)
+    layer, x = weights_helpers.make("lstm", **options), np.full((5, 2, 4), 3, "float32")
+    np.testing.assert_allclose(layer.jvp(x)[0], layer(x)[0], rtol=1e-5)  # the equations in `library` have them, too
     for function in (convert.to_torch, convert.to_torch_cells, convert.to_keras):
-        with pytest.raises(ValueError, match=r"has no cell_clip, but this layer has cell_clip=\(-1"):
+        with pytest.raises(ValueError, match=r"has no cell_clip, but this layer has cell_clip=\(-0.1"):
             function(layer)
     for write, read in ((convert.save_safetensors, convert.load_safetensors), (convert.to_onnx, convert.from_onnx)):
         write(layer, tmp_path / "file")
