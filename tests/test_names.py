@@ -12,7 +12,7 @@ ALLOWED = {
     "interfaces of commands, formats and engines": "read run write get why_not load",
     "one operation on several engines": "dropout dropout_masks drop_connect_masks fill_step_mask spread split zeros",
     "one thing at several levels": "Gradients Parameter Parameters Options Shape Call Descriptor",
-    "a GPU's and its simulator's terms": "Function Streams Job launch",
+    "a GPU's and its simulator's terms": "Function Streams launch",
     "plain verbs": "check checked describe draw error evaluate explain",
 }
 INDEPENDENT = "reference"  # shares no code with the package, and has its names

@@ -9,9 +9,9 @@ from threading import RLock
 from numbarnn.common import install
 from numbarnn.common.forks import freed_in_forks
 from numbarnn.cuda.compiler import simulated
-from numbarnn.engines.base import Engine, Job
+from numbarnn.engines.base import Engine, EngineJob
 
-__all__ = ["Engine", "Job", "available", "get", "get_num_threads", "set_num_threads", "why_not"]
+__all__ = ["Engine", "EngineJob", "available", "get", "get_num_threads", "set_num_threads", "why_not"]
 
 NAMES = ("cpu", "cuda", "sim")
 _lock = freed_in_forks(RLock())

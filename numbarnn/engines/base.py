@@ -17,7 +17,7 @@ BINDS = ("forward_steps", "backward_steps", "launch")  # operations that are bou
 _lock = freed_in_forks(threading.RLock())  # of all engines' constants
 
 
-class Job(NamedTuple):
+class EngineJob(NamedTuple):
     """A piece of work for `Engine.run_jobs`.
 
     Attributes:
@@ -282,7 +282,7 @@ class Engine(ABC):
         """Run jobs, concurrently where their needs allow. Only engines that record jobs have it.
 
         Args:
-            make_jobs: function without arguments that makes the list of `Job`s, in an order in which they may run.
+            make_jobs: function without arguments that lists the `EngineJob`s, in an order in which they may run.
             key: hashable. Two calls with equal keys and equal addresses of arrays do the same work, so that the engine
                 may replay a recording.
             arrays: all arrays that the jobs use, made for the caller's stream; kept until the work is done.

@@ -7,7 +7,7 @@ own arrays and is called again and again.
 
 from functools import partial
 
-from numbarnn.engines.base import BINDS, Job
+from numbarnn.engines.base import BINDS, EngineJob
 from numbarnn.programs.program import Operation
 from numbarnn.programs.states import named_arrays, with_each
 from numbarnn.programs.views import with_views
@@ -104,7 +104,7 @@ class Run(Arrays):
             self.arrays[buffer.name] = self._allocate(*buffer)
 
     def _jobs(self):
-        return [Job(job.lane, job.needs, partial(self._bound, job.operations)) for job in self.program.jobs]
+        return [EngineJob(job.lane, job.needs, partial(self._bound, job.operations)) for job in self.program.jobs]
 
     def _bound(self, operations):
         functions = self.engine.compile([self.on_arrays(operation) for operation in operations])

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from emulator import cupy_module
-from numbarnn.engines import Job
+from numbarnn.engines import EngineJob
 from numbarnn.engines.gpu import graphs as streams_module
 from numbarnn.engines.gpu.graphs import Streams
 
@@ -28,7 +28,7 @@ def jobs_of(log):
         assert not cupy_module.get_current_stream().is_capturing(), "bound while recording"
         return lambda: cupy_module.get_current_stream().do(lambda: log.append(number))
 
-    return [Job(lane, NEEDS[n], lambda n=n: bind(n)) for n, lane in enumerate(LANES)]
+    return [EngineJob(lane, NEEDS[n], lambda n=n: bind(n)) for n, lane in enumerate(LANES)]
 
 
 def keeps_needs(order):
@@ -57,7 +57,7 @@ def test_replays_run_jobs_after_those_that_they_need(monkeypatch, streams, missi
 def test_other_kinds_or_places_are_other_calls(streams):
     log = []
     for kind, places in (("a", (1,)), ("a", (2,)), ("b", (1,))) * 3:
-        streams.run_jobs(lambda: [Job("a", (), lambda: lambda: log.append((kind, places)))], kind, places)  # noqa: B023
+        streams.run_jobs(lambda: [EngineJob("a", (), lambda: lambda: log.append((kind, places)))], kind, places)  # noqa: B023
     assert streams.recordings == 3 and streams.replays == 6
 
 
@@ -67,7 +67,7 @@ def test_no_more_calls_are_remembered_than_allowed(monkeypatch, streams):
     done = []
     for key in "abcabcccab":
         do = lambda key=key: cupy_module.get_current_stream().do(lambda: done.append(key))  # noqa: E731
-        streams.run_jobs(lambda do=do: [Job("a", (), lambda: do)], key)
+        streams.run_jobs(lambda do=do: [EngineJob("a", (), lambda: do)], key)
         assert len(streams._graphs) <= 2 and len(streams._seen) <= 2
     assert "".join(done) == "abcabcccab"
     assert streams.replays == 3  # of "ccc" the second and third, and the last b: it was seen two calls before
@@ -77,7 +77,7 @@ def test_a_failure_while_recording_ends_the_recording(streams):
     def fail():
         raise RuntimeError("cannot launch")
 
-    jobs = [Job("a", (), lambda: lambda: None), Job("b", (0,), lambda: fail)]
+    jobs = [EngineJob("a", (), lambda: lambda: None), EngineJob("b", (0,), lambda: fail)]
     with pytest.raises(RuntimeError, match="cannot launch"):
         streams.run_jobs(lambda: jobs, "key")  # the first sight is not recorded
     streams.run_jobs(lambda: jobs[:1], "key")
@@ -93,7 +93,7 @@ def test_another_threads_default_stream_waits_for_the_call_before(monkeypatch, s
 
     def run():
         waits.clear()
-        streams.run_jobs(lambda: [Job("a", (), lambda: lambda: None)], "key")
+        streams.run_jobs(lambda: [EngineJob("a", (), lambda: lambda: None)], "key")
         return sum(waits)
 
     assert run() == 1 and run() == 0

@@ -219,7 +219,7 @@ def backward_loop(zero, address):
 
     Args:
         zero: of the dtype.
-        address: of a `records.ThreadJob` that does a `records.Call`; step 0 is the last one of forward.
+        address: of a `records.ThreadJob` that does a `records.LoopCall`; step 0 is the last one of forward.
     """
     job, rows_address = job_at(address), new_rows()
     call = call_at(job.record)

@@ -1,12 +1,12 @@
-"""From a pass's groups of arrays to the numbers that the CPU engine's loops read (`records.Call`)."""
+"""From a pass's groups of arrays to the numbers that the CPU engine's loops read (`records.LoopCall`)."""
 
 import ctypes
 
 from numbarnn.engines.cpu import cell_steps
 from numbarnn.engines.cpu.cell_parts import CellParts, StageParts
-from numbarnn.engines.cpu.records import LARGEST, Call, Stage
+from numbarnn.engines.cpu.records import LARGEST, LoopCall, Stage
 
-# Arrays of a `Call` whose rows stand apart by a field of its own.
+# Arrays of a `LoopCall` whose rows stand apart by a field of its own.
 _WITH_ROWS = {"x", "ax", "saved", "v", "dh", "own_dh", "dc", "dax", "dah", "dy", "d_per_unit", "d_states", "d_v"}
 _address_of_buffer, _byte_of = ctypes.addressof, ctypes.c_char.from_buffer
 
@@ -42,7 +42,7 @@ class CompiledCell:
         self.cell, self._parts, self._known = cell, CellParts(cell, dtype), {}
 
     def new_call(self, kind):
-        """Return a `Call` with the cell's fields set.
+        """Return a `LoopCall` with the cell's fields set.
 
         Args:
             kind: "infer", "train" or "backward".
@@ -50,7 +50,7 @@ class CompiledCell:
         known = self._known.get(kind)
         if known is None:  # another thread may have made it; its stages must stay alive
             known = self._known.setdefault(kind, self._make(kind))
-        return Call.from_buffer_copy(known[0])
+        return LoopCall.from_buffer_copy(known[0])
 
     def _make(self, kind):
         cell, back = self.cell, kind == "backward"
@@ -68,7 +68,7 @@ class CompiledCell:
                 product=0 if stage.sums else cell.product_number(number),
                 step=(of_sums if stage.sums else of_gates).address(StageParts(self._parts, number)),
             )
-        call = Call(
+        call = LoopCall(
             gates=cell.num_gates,
             recurrent=cell.num_recurrent,
             ah_gates=cell.num_ah,
@@ -86,7 +86,7 @@ class CompiledCell:
 
 
 def _point(call, **arrays):
-    """Set a `Call`'s fields to the addresses of arrays, and those that end in _row to the bytes between their rows.
+    """Set a `LoopCall`'s fields to the addresses of arrays, and those that end in _row to the bytes between their rows.
     Fields of arrays that there are not stay zero."""
     for name, array in arrays.items():
         if array is not None:
@@ -120,7 +120,7 @@ def _fill(call, buffers):
 
 
 def forward_call(call, buffers):
-    """Set a `Call`'s fields from a `ForwardBuffers`."""
+    """Set a `LoopCall`'s fields from a `ForwardBuffers`."""
     _fill(call, buffers)
     saved, x = buffers.saved, buffers.x
     call.from_zero = buffers.from_zero
@@ -133,7 +133,7 @@ def forward_call(call, buffers):
 
 
 def backward_call(call, buffers):
-    """Set a `Call`'s fields from a `BackwardBuffers`."""
+    """Set a `LoopCall`'s fields from a `BackwardBuffers`."""
     _fill(call, buffers)
     g, scratch, item = buffers.gradients, buffers.scratch, buffers.states.h.itemsize
     own_dh = g.dh if scratch.dm is None else scratch.dm

@@ -248,7 +248,7 @@ class CpuEngine(HostEngine):
         return fused.Steps(self._fused, fused.FusedPart(dtype.itemsize, function, call, threads, kept, tuple(lent)))
 
     def _panels(self, call, parameters):
-        """Yield the memory for packed weights that a `Call` needs while it runs, as entries of `FusedPart.lent`."""
+        """Yield the memory for packed weights that a `LoopCall` needs while it runs, as entries of `FusedPart.lent`."""
         for name, units in (("R", call.hidden), ("W", call.hidden), ("W_hr", call.outputs)):
             if getattr(call, name):
                 weights, panel_row = getattr(parameters, name), panels.PANEL_ROW if name == "W" else call.panel_row

@@ -279,7 +279,7 @@ def forward_loop(zero, address):
     """Run steps of one direction: its products and its cell.
 
     Args:
-        zero: of the dtype. address: of a `records.ThreadJob` that does a `records.Call`.
+        zero: of the dtype. address: of a `records.ThreadJob` that does a `records.LoopCall`.
     """
     job, rows_address = job_at(address), new_rows()
     call = call_at(job.record)

@@ -9,7 +9,7 @@ import numpy as np
 
 from numbarnn.engines.cpu.calls import address, row_bytes
 from numbarnn.engines.cpu.helpers import run_alone
-from numbarnn.engines.cpu.records import Call, Copy, FusedStep, by_address, copy_at, job_at
+from numbarnn.engines.cpu.records import Copy, FusedStep, LoopCall, by_address, copy_at, job_at
 from numbarnn.engines.cpu.vectors import numbers_at
 
 
@@ -50,7 +50,7 @@ class Steps:
     def of(self, first, last):
         """Return the `FusedPart` for these steps. It packs weights itself, because a fused call may begin with any
         step."""
-        call = Call.from_buffer_copy(self._call)
+        call = LoopCall.from_buffer_copy(self._call)
         call.first, call.last, call.packs = first, last, call.pack
         return self._part._replace(record=call)
 

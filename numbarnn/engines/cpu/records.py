@@ -44,7 +44,7 @@ def _table(name, *fields):
 
 
 # A call of a loop. Addresses of states and gradients point at the direction's first column.
-Call = _table("Call", *_CALL)
+LoopCall = _table("LoopCall", *_CALL)
 
 # A stage of a cell: its gates, or its sums; `step` is the compiled function, forward or backward. `is_sums` is LARGEST
 # if the stage takes the largest term instead of the sum.
@@ -151,7 +151,7 @@ def _maker(kind):
     return make
 
 
-call_at, stage_at, rows_at, product_at, sums_at = map(_viewer, (Call, Stage, Rows, Product, Sums))
+call_at, stage_at, rows_at, product_at, sums_at = map(_viewer, (LoopCall, Stage, Rows, Product, Sums))
 work_at, dropout_at, copy_at, fused_step_at, job_at, region_at = map(
     _viewer, (Work, Dropout, Copy, FusedStep, ThreadJob, Region)
 )
