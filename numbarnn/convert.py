@@ -32,10 +32,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from numbarnn import cells
+from numbarnn.cells.definition import CELL_OPTIONS
 from numbarnn.common import files
 from numbarnn.layers import GRU, LSTM, RNN, Recurrent
 from numbarnn.weights import keras, onnx, onnx_cells, onnx_scan, onnx_write, safetensors, torch
-from numbarnn.weights.network import agreed, describe, described_cell, infer, of_parts, package
+from numbarnn.weights.network import OPTIONS, agreed, describe, described_cell, infer, of_parts, package
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -284,7 +285,7 @@ def to_onnx(layer: Recurrent, path: Path | None = None, *, state: bool = False, 
 def _onnx_model(layer, state, lengths):
     """Return the model of `to_onnx`, with LSTM, GRU or RNN nodes where they can express the layer."""
     custom = _custom(layer)
-    if custom or (_is_built_in(layer) and not (layer.proj_size or layer.stack.cell_options)):
+    if custom or (_is_built_in(layer) and not (layer.proj_size or layer.stack.cell.varied_by)):
         return onnx_write.write(custom or _network(layer), layer.batch_first, state, lengths)
     if not (_is_built_in(layer) or hasattr(layer.stack.cell, "structure")):
         raise ValueError(f"ONNX models need a cell's equations, but cell {layer.cell} is written as functions")
@@ -311,7 +312,7 @@ def save_safetensors(layer: Recurrent, path: Path) -> None:
         return
     network = _network(layer)
     options = {"cell": network.cell, "batch_first": layer.batch_first, "dropout": layer.dropout}
-    safetensors.write(os.fspath(path), network.parameters, options | network.cell_options)
+    safetensors.write(os.fspath(path), network.parameters, options | layer.stack.cell_options)
 
 
 def load_safetensors(path: Path, cell: str | Cell | None = None, *, prefix: Prefix = "", **options: Any) -> Layer:
@@ -356,7 +357,7 @@ def _network(layer):
             f"layer must have one of the cells {', '.join(_CLASSES)}, got {layer.cell!r}: PyTorch and Keras have no "
             "such layer. Write it by to_onnx or save_safetensors"
         )
-    network = replace(infer(layer.state_dict(), layer.cell), cell_options=layer.stack.cell_options)
+    network = replace(infer(layer.state_dict(), layer.cell), cell_options=dict(layer.stack.cell.varied_by))
     if layer.input_mode == "given":  # cannot be inferred from the arrays
         network = replace(network, input_mode="given", input_size=layer.input_size)
     return network
@@ -386,7 +387,7 @@ def _described(description, arrays, cell, source, options):
     """Make a layer from `describe`'s description in a file. `options` override those of the description."""
     cell = described_cell(description, cell, source)
     sizes = {name: description[name] for name in ("input_size", "hidden_size")}
-    described = {name: value for name, value in description.items() if name not in ("cell", "digest", *sizes)}
+    described = {name: description[name] for name in (*OPTIONS, *CELL_OPTIONS) if name in description}
     _check_options(options, f"{source} decides")
     options = {"dtype": str(next(iter(arrays.values())).dtype)} | described | options
     if cell.bias is not None:  # the equations decide

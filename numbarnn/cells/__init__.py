@@ -14,8 +14,8 @@ from numbarnn.cells.lstm import LSTM
 from numbarnn.cells.rnn import RNN_RELU, RNN_TANH
 
 CELLS.update((cell.name, cell) for cell in (LSTM, GRU, GRU_RESET_BEFORE, RNN_TANH, RNN_RELU))
-for name, one in signature(lstm.with_options).parameters.items():
-    CELL_OPTIONS[name] = "lstm", lstm.with_options, one.default
+_OPTIONS = signature(lstm.with_options).parameters.values()
+CELL_OPTIONS.update((one.name, ("lstm", lstm.with_options, one.default)) for one in _OPTIONS)
 
 __all__ = ["CELLS", "GRU", "GRU_RESET_BEFORE", "LSTM", "RNN_RELU", "RNN_TANH", "Cell", "get"]
 

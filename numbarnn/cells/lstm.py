@@ -32,11 +32,11 @@ its documentation does not give them.
 
 from functools import cache
 from math import inf
-from numbers import Real
 from types import FunctionType
 
 from numbarnn.cells.definition import Cell
 from numbarnn.cells.scalar import ZERO, clip, clip_nan, d_sigmoid, d_tanh, sigmoid, tanh, within, within_nan
+from numbarnn.common.precision import is_number
 
 
 def lstm_forward(ax, ah, state):
@@ -113,14 +113,10 @@ def with_options(cell_clip=None, clip_propagate_nan=True):
 
 def _limits(value):
     """Return (lclip, rclip) as floats."""
-    pair = (-value, value) if _is_number(value) else value
-    if not isinstance(pair, tuple | list) or len(pair) != 2 or not all(map(_is_number, pair)):
+    pair = (-value, value) if is_number(value) else value
+    if not isinstance(pair, tuple | list) or len(pair) != 2 or not all(map(is_number, pair)):
         raise TypeError(f"cell_clip must be None, a positive number or a pair (lclip, rclip), not {value!r}")
     lclip, rclip = map(float, pair)
     if not lclip < rclip:
         raise ValueError(f"cell_clip must have lclip < rclip (a number c stands for -c and c), but is {value!r}")
     return lclip, rclip
-
-
-def _is_number(value):
-    return isinstance(value, Real) and not isinstance(value, bool)

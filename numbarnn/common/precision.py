@@ -6,6 +6,7 @@ c, gradients of states, results of recurrent products) are float32 in memory too
 """
 
 from functools import cache
+from numbers import Real
 
 import numpy as np
 
@@ -28,6 +29,11 @@ def itemsize(dtype):
 def compute_dtype(dtype):
     """Return the dtype (a name) of arithmetic, and of accumulating states, for numbers stored as `dtype`."""
     return "float32" if dtype in HALVES else dtype
+
+
+def is_number(value):
+    """Return whether a value is a real number; a bool is not."""
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def compute_type(dtype):

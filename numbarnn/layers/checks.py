@@ -2,11 +2,11 @@
 arrays."""
 
 from collections.abc import Mapping
-from numbers import Integral, Real
+from numbers import Integral
 
 import numpy as np
 
-from numbarnn.common.precision import DTYPES, numpy_dtype
+from numbarnn.common.precision import DTYPES, is_number, numpy_dtype
 from numbarnn.weights import BIAS_MODES, INPUT_MODES
 
 CUPY_WITH_BFLOAT16 = 14  # major version
@@ -14,10 +14,6 @@ CUPY_WITH_BFLOAT16 = 14  # major version
 
 def _is_int(value):
     return isinstance(value, Integral) and not isinstance(value, bool)
-
-
-def _is_number(value):
-    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def positive_int(value, name):
@@ -213,7 +209,7 @@ def needed(need, names):
 
 def probability(value, name):
     """Return `value` as a float in [0, 1]."""
-    if not _is_number(value):
+    if not is_number(value):
         raise TypeError(f"{name} must be a number in [0, 1], not {value!r}")
     if not 0.0 <= value <= 1.0:  # NaN is not
         raise ValueError(f"{name} must be in [0, 1], not {value}")

@@ -169,9 +169,6 @@ class LSTM(Recurrent):
         clip = {"cell_clip": cell_clip, "clip_propagate_nan": clip_propagate_nan}
         super().__init__(*arguments, proj_size=proj_size, **clip, **options)
 
-    cell_clip = property(lambda self: self.stack.cell_options.get("cell_clip"), doc="(lclip, rclip), or None.")
-    clip_propagate_nan = property(lambda self: self.stack.cell_options.get("clip_propagate_nan", True), doc="A bool.")
-
 
 class GRU(Recurrent):
     __doc__ = "Apply GRU layers to sequences. State: h. Equations: `numbarnn.cells.gru`." + _ARGUMENTS.format(

@@ -53,7 +53,7 @@ class Recurrent:
         hidden_size: H, or the tuple of all layers' sizes if they differ; hidden_sizes is always the tuple.
         bias_mode: "double", "none", "input" or "recurrent".
         cell, engine, dtype, device, input_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size,
-            input_mode, checkpoint_every: the arguments.
+            input_mode, cell_clip, clip_propagate_nan, checkpoint_every: the arguments.
     """
 
     _cell = None  # a cell's name or a `Cell`, set by the public classes
@@ -119,6 +119,8 @@ class Recurrent:
     bias_mode = property(lambda self: self.stack.bias_mode, doc='"double", "none", "input" or "recurrent".')
     bias = property(lambda self: self.bias_mode != "none", doc="Whether there are biases.")
     proj_size = property(lambda self: self.stack.proj_size, doc="P; 0 without projection.")
+    cell_clip = property(lambda self: self.stack.cell_clip, doc="(lclip, rclip), the limits of c, or None.")
+    clip_propagate_nan = property(lambda self: self.stack.clip_propagate_nan, doc="Whether a NaN in c stays NaN.")
     input_mode = property(lambda self: self.stack.input_mode, doc='"linear", "skip" or "given".')
     dropout = property(lambda self: self.stack.dropout, doc="Dropout probability between layers.")
     checkpoint_every = property(lambda self: self.stack.checkpoint_every, doc="k, see the argument, or None.")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from numbers import Integral, Real
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from numbarnn.common.precision import is_number
 
 if TYPE_CHECKING:
     from numbarnn.common.typing import Array
@@ -39,7 +41,7 @@ def checked(
 ):
     """Return the `Sequences` of a call's arguments; `EVERY_STEP` itself if there are neither lengths nor resets.
     batch_first: whether resets are (B, T). names: the caller's names of lengths and padding_value, for messages."""
-    if isinstance(padding_value, bool) or not isinstance(padding_value, Real):
+    if not is_number(padding_value):
         raise TypeError(f"{names[1]} must be a number, not {padding_value!r}")
     if lengths is None and resets is None:  # nothing is padded: no step gets the padding value
         return EVERY_STEP

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from numbarnn import cells, engines, schedules
-from numbarnn.cells.definition import with_options
+from numbarnn.cells.definition import CELL_OPTIONS, with_options
 from numbarnn.common.forks import freed_in_forks
 from numbarnn.common.precision import is_half, known_dtype
 from numbarnn.layers import checks
@@ -41,7 +41,7 @@ class Stack:
     is a non-negative int below 2^64.
 
     Attributes:
-        cell, cell_options: the `Cell`, and {name: value} of the options that changed it, such as `cell_clip`.
+        cell, cell_options: the `Cell`, and {name: value} of its options that are not the default; all are attributes.
         hidden_sizes, output_sizes: for each layer, H, and the width of its h (H, or P with projection).
         widths, output_widths: for each layer, the same sizes on engines. They are larger if another state has more
             units than h: engines give h and all states of a layer the width of the widest.
@@ -59,6 +59,9 @@ class Stack:
         arguments = {name: value for name, value in locals().items() if name not in ("self", "cell_options")}
         arguments |= cell_options
         self.cell = with_options(cell, cell_options)
+        checked = cell_options | dict(self.cell.varied_by)
+        self.cell_options = {name: value for name, value in checked.items() if value != CELL_OPTIONS[name][-1]}
+        vars(self).update({name: checked.get(name, default) for name, (*_, default) in CELL_OPTIONS.items()})
         self.input_size = checks.positive_int(input_size, "input_size")
         self.hidden_sizes = checks.hidden_sizes(hidden_size, num_layers)
         self.num_layers = len(self.hidden_sizes)
@@ -86,8 +89,6 @@ class Stack:
         self.checkpoint_every = checks.checkpoint_every(checkpoint_every)
         self._arguments = arguments | {"num_layers": None, "hidden_size": self.hidden_sizes, "dtype": self.dtype}
         self._derive()
-
-    cell_options = property(lambda self: dict(self.cell.varied_by))
 
     def _derive(self):
         """Set the attributes that follow from the arguments."""

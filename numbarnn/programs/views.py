@@ -133,8 +133,7 @@ def views_of(operands):
 
 
 def with_views(value, function):
-    """Return operands (views in tuples, lists, dicts, and groups such as `kernels.step.groups`) with a function
-    applied to each view."""
+    """Return operands (views in tuples, lists, dicts and groups) with a function applied to each view."""
     kind = type(value)
     if kind is View:
         return function(value)

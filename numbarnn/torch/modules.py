@@ -108,7 +108,7 @@ class Recurrent(Computed, torch.nn.RNNBase):
         self.bias, self.batch_first, self.dropout, self.bidirectional = bias, batch_first, float(dropout), bidirectional
         if unknown := [name for name in cell_options if name not in CELL_OPTIONS]:
             raise TypeError(f"{type(self).__name__}.__init__() got an unexpected keyword argument {unknown[0]!r}")
-        vars(self).update({name: _BESIDES[name] for name in _OF_STACKS} | cell_options)
+        vars(self).update({name: _BESIDES[name] for name in CELL_OPTIONS} | cell_options)
         self.input_mode, self.schedule = input_mode, schedule
         self.allow_tf32, self.checkpoint_every = allow_tf32, checkpoint_every
         self.split = flag(split, "split")

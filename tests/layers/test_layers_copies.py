@@ -68,7 +68,7 @@ def test_a_descriptor(way):
     rnn = F.Descriptor("lstm", 4, 5, cell_clip=(-1.0, 2.0), device="cpu", seed=3)
     other = way(rnn)
     assert type(other) is F.Descriptor and other.weight_space_size == rnn.weight_space_size
-    assert (other.cell_options, other.seed, other.cell.name) == (rnn.cell_options, 3, rnn.cell.name)
+    assert (other.cell_clip, other.seed, other.cell.name) == (rnn.cell_clip, 3, rnn.cell.name)
 
 
 def test_cells():

@@ -14,6 +14,7 @@ from numbarnn.cells.tracing.constants import ConstantOfH, Identity
 from numbarnn.cells.tracing.errors import error
 from numbarnn.cells.tracing.graph import reachable, same_for_all
 from numbarnn.cells.tracing.values import _UFUNCS, Traced, Value, words
+from numbarnn.common.precision import is_number
 
 
 class Parameters:
@@ -100,7 +101,7 @@ class Operand(Traced):
 def _is_operand(value):
     if isinstance(value, np.ndarray):
         return value.ndim in (0, 2)
-    return isinstance(value, (Operand, ConstantOfH)) or (isinstance(value, Real) and not isinstance(value, bool))
+    return isinstance(value, (Operand, ConstantOfH)) or is_number(value)
 
 
 class Parameter(Operand):

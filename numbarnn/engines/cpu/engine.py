@@ -106,8 +106,7 @@ class CpuEngine(HostEngine):
 
     def _share_steps(self, call, parameters, x):
         """Return the number of threads for a call's steps and set how they share them (`call.by_rows`).
-        The work is the batch's products with R and W_hr, and with W if the steps have x. The number depends on sizes
-        and on the threads available."""
+        The work is the batch's products with R and W_hr, and with W if the steps have x."""
         R, W_hr, batch = parameters.R, parameters.W_hr, call.batch
         recurrent = R.size if W_hr is None else R.size + W_hr.size
         inputs = 0 if x is None else parameters.W.size
